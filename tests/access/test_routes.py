@@ -59,6 +59,7 @@ SAMPLES = (
     Sample("queues.pause", lambda s: {"name": s.queue}, ON_CALL, HERE),
     Sample("queues.resume", lambda s: {"name": s.queue}, ON_CALL, HERE),
     Sample("queues.delete", lambda s: {"name": s.third_queue}, ADMIN, HERE),
+    Sample("items.by_key", lambda s: {"queue": s.queue, "keys": ["k"]}, ON_CALL, HERE),
     Sample("queue.stats", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("queue.clear", lambda s: {"queue": s.queue, "statuses": ["pending"], "dry_run": True}, ADMIN, HERE),
     Sample("queue.produce", lambda s: {"queue": s.queue, "items": [ITEM]}, PUTS, HERE),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from random import Random
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 import msgspec
 
@@ -119,6 +119,8 @@ class Mischief:
             pairs = range(self.random.choice((0, 1, 2)))
             keys = "queue" if name == "verdicts" else "key"
             return {self.value(arguments[0], keys): self.value(arguments[1], name) for _ in pairs}
+        if origin is Literal:
+            return self.one_of(arguments)
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             return self.part(hint)
         return self.leaf(hint, name)

@@ -39,7 +39,7 @@ class Settings:
     dead_queue: str | None = None
     drop: bool = False
     expire_timeout: int | None = None
-    idempotency_timeout: float = 20.5
+    idempotency_timeout: float | str = 20.5
     max_size: int | None = None
     keep_completed: float = 0
     keep_dead: float | None = None
@@ -113,7 +113,8 @@ class Naive:
         self.settings: dict[str, Settings] = {}
         self.paused: set[str] = set()
         self.items: list[Twin] = []
-        self.keys: dict[tuple[str, str], tuple[Twin, int, float]] = {}
+        self.keys: dict[tuple[str, str], tuple[Twin, int, float | str]] = {}
+        """The item, its value, and until when the key is known; "item": with the item."""
         self.deaths: Counter[str] = Counter()
         self.totals: Counter[tuple[str, str]] = Counter()
         """By queue and name, as in ("jobs", "put")."""
@@ -142,7 +143,10 @@ class Naive:
 
     def known(self, queue: str, key: str | None) -> tuple[Twin, int] | None:
         twin, value, until = self.keys.get((queue, key or ""), (None, 0, 0))
-        return None if twin is None or self.now >= until else (twin, value)
+        if twin is None:
+            return None
+        is_over = twin.status in (None, "completed") if isinstance(until, str) else self.now >= until
+        return None if is_over else (twin, value)
 
     def put(self, twin: Twin, key: str | None) -> None:
         timeout = self.settings[twin.queue].expire_timeout if twin.own_expiry is None else twin.own_expiry
@@ -152,7 +156,8 @@ class Naive:
         self.totals[twin.queue, "put"] += 1
         twin.key = key
         if key is not None:
-            until = self.now + self.settings[twin.queue].idempotency_timeout * SECOND
+            timeout = self.settings[twin.queue].idempotency_timeout
+            until = timeout if isinstance(timeout, str) else self.now + timeout * SECOND
             self.keys[twin.queue, key] = (twin, twin.value, until)
 
     def gets_failure(self, queue: str, key: str | None) -> Twin | None:

@@ -59,6 +59,8 @@ RARE_FLOORS = dict.fromkeys(
         "failed again",
         "failed anew",
         "failed by its own policy",
+        "key used again",
+        "found by key",
         "redriven",
         "moved back",
         "archived",
@@ -97,6 +99,7 @@ work_settings = st.builds(
     dead_queue=maybe(st.just("morgue")),
     drop=st.booleans(),
     expire_timeout=maybe(st.integers(5, 40)),
+    idempotency_timeout=st.sampled_from([20.5, "item"]),
     max_size=maybe(st.integers(3, 8)),
     keep_completed=st.sampled_from([0, 10.5]),
     keep_dead=maybe(st.just(15.5)),
@@ -157,6 +160,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.compare()
+            self.compare_keys()
             self.tally.update(self.naive.deaths)
         finally:
             self.broker.close()
@@ -368,6 +372,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.tally["failed again"] += 1
             return
         self.tally["failed anew"] += known is not None
+        self.tally["key used again"] += known is None and (queue, key) in self.naive.keys
         born.id = receipt.id
         self.naive.put(born, key)
         self.naive.end(born, "fail")
@@ -616,7 +621,6 @@ class BrokerMachine(RuleBasedStateMachine):
         listed = {stats.queue: stats for stats in self.broker.list_stats()}
         assert listed.keys() == self.naive.settings.keys()
         for queue, stats in listed.items():
-            assert stats == self.broker.stats(queue)
             found = Counter(twin.status for twin in self.naive.items if twin.queue == queue)
             for status in ("pending", "failed", "active", "completed", "dead", "archived"):
                 assert getattr(stats, status) == found[status], (queue, status)
@@ -626,6 +630,18 @@ class BrokerMachine(RuleBasedStateMachine):
             assert sum(group.count for group in self.broker.groups(queue)) == stats.dead_letters, queue
             for name in TOTALS:
                 assert getattr(stats, f"{name}_total") == self.naive.totals[queue, name], (queue, name)
+
+    def compare_keys(self) -> None:
+        for queue in self.naive.settings:
+            keys = ("k", "l", "unknown")
+            for key, item in zip(keys, self.broker.find_by_key(queue, keys), strict=True):
+                twin, _ = self.naive.known(queue, key) or (None, 0)
+                if twin is None or twin.status is None:
+                    assert item is None, (queue, key)
+                else:
+                    assert item == self.broker.get(twin.id), (queue, key)
+                    self.tally["found by key"] += 1
+            assert self.broker.list_stats([queue]) == (self.broker.stats(queue),)
 
     def attempt(self, refusal: type[RedriveError] | None, call: Callable[[], Any]) -> Any:
         """Call, and expect to be refused or not."""

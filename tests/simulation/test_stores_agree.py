@@ -98,7 +98,7 @@ def some_settings(pick: random.Random) -> dict[str, Any]:
         "expire_timeout": pick.choice([None, "60s"]),
         "max_size": pick.choice([None, 8]),
         "dead_queue": pick.choice([None, "dead", "dead", "far@there"]),
-        "idempotency_timeout": "50s",
+        "idempotency_timeout": pick.choice(["50s", "item"]),
         "lease_timeout": "20s",
         "archive_after": pick.choice([None, None, "50s"]),
         "keep_archived": pick.choice([None, None, "80s"]),
@@ -294,6 +294,7 @@ def look(twins: Twins, pick: random.Random) -> None:
 def look_at_everything(twins: Twins) -> None:
     for queue in QUEUES:
         twins.ask(f"stats {queue}", lambda _, broker, q=queue: broker.stats(q))  # type: ignore[misc]
+        twins.ask(f"keys of {queue}", lambda _, broker, q=queue: broker.find_by_key(q, list("xyzwp")))  # type: ignore[misc]
     twins.ask("stats of all", lambda _, broker: broker.list_stats())
     for position in range(len(twins.ids[0])):
         twins.ask(f"get {position}", lambda side, broker, p=position: broker.get(twins.ids[side][p]))  # type: ignore[misc]

@@ -30,6 +30,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"final_errors": ["ValueError"], "error_rules": [{"error_class": "network", "contains": ["reset"]}]},
     {"dead_queue": {"network": "later", "default": "dead"}, "on_dead": "drop", "search": False, "feed": "none"},
     {"expire_timeout": "1d", "idempotency_timeout": "90s", "keep_completed": "1h", "keep_dead": "90d"},
+    {"idempotency_timeout": "item"},
     {"archive_after": "1h30m", "keep_archived": "250ms", "feed": ["dead", "lost"]},
 ]
 

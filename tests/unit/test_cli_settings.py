@@ -74,6 +74,13 @@ def test_set_takes_toml_json_and_plain_text(cli: Cli) -> None:
     assert told["search"] is False
 
 
+@pytest.mark.parametrize("options", [["--idempotency-timeout", "item"], ["--set", "idempotency_timeout=item"]])
+def test_keys_may_end_with_their_items(cli: Cli, options: list[str]) -> None:
+    assert settings(cli, *options)["idempotency_timeout"] == "item"
+    assert "idempotency_timeout item" in cli("queue", "show", "q").stdout.replace("  ", " ")
+    assert cli.json("queue", "update", "q", "--idempotency-timeout", "2h")["settings"]["idempotency_timeout"] == "2h"
+
+
 def test_set_takes_a_key_of_a_table(cli: Cli) -> None:
     told = settings(cli, "--attempts", "3", "--backoff", "1s", "--set", "retry.jitter=true")
     assert told["retry"] == {"attempts": 3, "delay": "exponential", "base": "1s", "jitter": True}

@@ -162,6 +162,8 @@ def test_empty_file_is_a_file() -> None:
         ('[queue.t]\ntype = "external"', 1, "queue.t.list", "is missing"),
         ('[queue.t]\ntype = "external"\nlist = "ls"\n\nretry = { attempts = 3 }', 5, "queue.t.retry",
          "tried again when its dead letter is brought back or dropped, or when its version changes"),
+        ('[queue.t]\ntype = "external"\nlist = "ls"\nidempotency_timeout = "item"', 4, "queue.t.idempotency_timeout",
+         "would run again at every listing"),
         ('[queue.t]\ntype = "external"\nlist = "ls"\nversion = 3', 4, "queue.t.version", "is a text, not 3"),
         ('[queue.t]\ntype = "external"\nlist = "ls"\npoll = 0', 4, "queue.t.poll", "longer than 0"),
         ('[queue.t]\ntype = "external"\nlist = 3', 3, "queue.t.list", "a text, or a list of texts"),

@@ -196,6 +196,7 @@ USES: dict[str, dict[str, Any]] = {
     "report_lost": {"lease": _LEASE, "error": "gone"},
     "get": {"id": _DEAD, "redacted": True},
     "get_many": {"ids": [_DEAD], "redacted": True},
+    "find_by_key": {"queue": "jobs", "keys": ["k"], "redacted": True},
     "find": {"order": "newest", "limit": 5, "cursor": None, "redacted": True, "where": None, "queue": "jobs",
              "status": "dead", "since": "1h", "words": "broke", "headers": {"a": "b"}, "ids": [_DEAD], "held": False,
              "error_type": "X", "error_class": "network", "reason": "expired", "min_attempts": 1, "fingerprint": "f",
@@ -243,7 +244,8 @@ ALSO_CALLED = {
     "headers": ("header",), "payload": ("payload",), "result": ("payload",), "name": ("queue",), "to": ("queue",),
     "idempotency_key": ("idempotency key",), "where": ("Filter",), "lines": ("line",), "edit": ("payload",),
     "edit_headers": ("headers",), "verb": ("operation",), "final": (), "kinds": ("kinds",), "store": ("store",),
-    "operation": ("operation",), "names": ("queue",), "content_type": ("content type",), "lease": ("lease token",),
+    "operation": ("operation",), "content_type": ("content type",), "lease": ("lease token",), "names": ("queue",),
+    "keys": ("idempotency key",),
 }  # fmt: skip
 
 

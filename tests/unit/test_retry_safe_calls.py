@@ -2,7 +2,7 @@ from typing import Any, get_args
 
 import pytest
 
-from redrive.client.retry_safe_calls import are_idempotent
+from redrive.client.retry_safe_calls import are_idempotent, queues_of_keys
 from redrive.contract import Call
 from redrive.contract.admin_calls import AuditNote, CreateQueue, Register
 from redrive.contract.item_calls import Extend, LeaseByIds, LeaseItems, NewItem, Put, ReturnLease
@@ -55,6 +55,12 @@ def test_call_that_would_be_done_twice_is_not(call: Call) -> None:
 def test_one_that_is_not_safe_makes_a_batch_unsafe() -> None:
     assert are_idempotent(SAFE)
     assert not are_idempotent([*SAFE, UNSAFE[0]])
+
+
+def test_puts_that_rely_on_their_keys_name_their_queues() -> None:
+    by_source = NewItem(b"a", "x", idempotency_key="k", source_id=ItemId("0" * 32))
+    calls = [Put("keys", (PLAIN, KEYED)), Put("plain", (PLAIN,)), Put("sources", (by_source,)), *SAFE[2:]]
+    assert queues_of_keys(calls) == {"keys"}
 
 
 def test_somebody_has_thought_of_every_call() -> None:

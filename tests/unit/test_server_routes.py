@@ -97,6 +97,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "queue.extend": (400, "invalid_name", {"queue": "jobs", "items": [{"token": "x"}]}),
     "items.list": (404, "queue_not_found", {"queue": "x"}),
     "items.get": (404, "item_not_found", {"id": NO_ID}),
+    "items.by_key": (404, "queue_not_found", {"queue": "x", "keys": ["k"]}),
     "items.result": (404, "result_unavailable", {"id": NO_ID}),
     "items.import": (400, "invalid_input", {"queue": "jobs"}),
     "items.delete": (404, "item_not_found", {"ids": [NO_ID]}),
@@ -324,6 +325,16 @@ async def _(bench: Bench) -> None:
     assert item["payload"]["n"] == 1
     assert "hunter2" not in str(item)
     assert "hunter2" in str(await bench.ok("items.get", id=item["id"], redacted=False))
+
+
+@story("items.by_key")
+async def _(bench: Bench) -> None:
+    id = await bench.put({"n": 7}, idempotency_key="k")
+    found = (await bench.ok("items.by_key", queue="jobs", keys=["unknown", "k", "k"]))["items"]
+    assert found[0] is None
+    assert found[1] == found[2]
+    assert (found[1]["id"], found[1]["payload"], found[1]["idempotency_key"]) == (id, {"n": 7}, "k")
+    await bench.client.refused("items.by_key", 400, "invalid_input", queue="jobs", keys=[])
 
 
 @story("items.result")

@@ -16,7 +16,7 @@ from redrive.model.classify import ErrorRule
 from redrive.model.duration import parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.item import Overrides
-from redrive.model.queue import QueueSettings, parse_settings
+from redrive.model.queue import WITH_ITEM, QueueSettings, parse_settings
 from redrive.model.redact_rules import RedactRules
 from redrive.model.retry_policy import RetryPolicy
 
@@ -44,7 +44,10 @@ def value(text: str) -> Any:
 
 
 SETTINGS = {row[0].strip("`"): row[1:] for row in table("Of a queue")}
-RANGES = {name: row[1].split(" to ") for name, row in SETTINGS.items() if re.match(r"`[0-9.]", row[1])}
+RANGES = {
+    name: row[1].partition(", or ")[0].split(" to ") for name, row in SETTINGS.items() if re.match(r"`[0-9.]", row[1])
+}
+WORDS = {name: row[1].partition(", or ")[2].strip("`") for name, row in SETTINGS.items() if ", or " in row[1]}
 
 
 def test_every_setting_is_listed_in_the_order_of_the_code() -> None:
@@ -77,6 +80,13 @@ def test_range_ends_where_the_page_says(name: str) -> None:
     for outside in (smallest - 1, largest + 1):
         with pytest.raises((InvalidSetting, InvalidDuration)):
             parse_settings({name: as_written(outside)})
+
+
+def test_words_of_the_page_are_settings() -> None:
+    of_durations = {name: word for name, word in WORDS.items() if name in RANGES}
+    assert of_durations == {"idempotency_timeout": WITH_ITEM}
+    for name, word in of_durations.items():
+        assert getattr(parse_settings({name: word}), name) == word
 
 
 def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:

@@ -89,6 +89,8 @@ def _generic_values(kind: Any) -> st.SearchStrategy[Any]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*[values_of(each) for each in args if each is not Ext])
+    if origin is typing.Literal:
+        return st.sampled_from(args)
     if origin is tuple and args[-1] is Ellipsis:
         return st.lists(values_of(args[0]), max_size=2).map(tuple)
     if origin is tuple:

@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "dead_queue": ("QUEUE", "Where dead items go; they stay if there is none."),
     "on_dead": ("keep|drop", "What becomes of an item that dies where no dead queue takes it."),
     "expire_timeout": ("TIME", "How long after the put an item is worth doing."),
-    "idempotency_timeout": ("TIME", "How long an idempotency key is remembered."),
+    "idempotency_timeout": ("TIME", "How long an idempotency key is known; item: until its item has ended."),
     "max_size": ("N", "Most items that may be pending, failed or active."),
     "max_payload_size": ("BYTES", "Largest payload."),
     "keep_completed": ("TIME", "How long completed items are kept, with their results."),

@@ -28,12 +28,12 @@ from redrive.client.http_transport import (
     ResponseLost,
     endpoint_of,
 )
-from redrive.client.retry_safe_calls import are_idempotent
+from redrive.client.retry_safe_calls import are_idempotent, queues_of_keys
 from redrive.client.server_answer import is_from_server, not_a_server, position_in, refusal_in
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import COMMIT_ORDER, Call, Query
 from redrive.contract.item_calls import LeaseItems, Put
-from redrive.contract.queries import GetResult
+from redrive.contract.queries import GetQueue, GetResult
 from redrive.errors import (
     Closed,
     EngineUnsupported,
@@ -45,6 +45,7 @@ from redrive.errors import (
 )
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
+from redrive.model.queue import WITH_ITEM, Queue
 from redrive.store import Commit, Durability
 from redrive.wire.messages import (
     CONTENT_TYPE,
@@ -203,9 +204,17 @@ class RemoteStore:
         request, answer = self._retry_until_sent(request, body)
         if isinstance(answer, ResponseLost):
             answer = self._resolve_outcome(request, answer)
-            if answer.status != 200 and are_idempotent(request.calls):
+            if answer.status != 200 and are_idempotent(request.calls) and self._keys_outlive_items(request.calls):
                 return self._commit(request.calls, request.now)
         return self._committed(request.calls, answer)
+
+    def _keys_outlive_items(self, calls: Sequence[Call]) -> bool:
+        """Whether keys of these puts are known even if the items were completed since; False if that is unknown."""
+        try:
+            queues: list[Queue] = [self.read(GetQueue(name)) for name in sorted(queues_of_keys(calls))]
+        except RedriveError:
+            return False
+        return all(queue.settings.idempotency_timeout != WITH_ITEM for queue in queues)
 
     def _retry_until_sent(
         self, request: CommitRequest, body: bytes

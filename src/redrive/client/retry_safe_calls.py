@@ -28,6 +28,20 @@ def are_idempotent(calls: Iterable[Call]) -> bool:
     return all(map(_is_safe, calls))
 
 
+def queues_of_keys(calls: Iterable[Call]) -> set[str]:
+    """Return the queues of puts that are idempotent only by their idempotency keys.
+
+    The keys of a queue may end with its items. Then the second put makes a new item if the first one was completed in
+    between.
+    """
+    return {
+        call.queue
+        for call in calls
+        if isinstance(call, Put)
+        and any(item.idempotency_key is not None and item.source_id is None for item in call.items)
+    }
+
+
 def _is_safe(call: Call) -> bool:
     match call:
         case Put(items=items):

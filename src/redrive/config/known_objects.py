@@ -20,11 +20,12 @@ from redrive.contract.base import FEED_RETENTION, RETENTION_ACTOR
 from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FeedPage, ReadFeed
 from redrive.errors import Forbidden
+from redrive.model.duration import DAY
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
 from redrive.model.limits import MAX_BATCH, is_remote
-from redrive.model.queue import QueueStats
+from redrive.model.queue import WITH_ITEM, QueueStats
 from redrive.telemetry import events
 
 KEY_HEADER = "external-key"
@@ -93,8 +94,8 @@ class KnownObjects:
     def remember(self, item: NewItem, removed: ItemId) -> None:
         """An object is put again because this item of it was removed. Known as long as the new key is."""
         timeout = self._broker.get_queue(self._queue).settings.idempotency_timeout
-        key = digest(item.idempotency_key or "")
-        self._broker._run(external_polls.remember_put_again(self._queue, key, removed, timeout))
+        key, time = digest(item.idempotency_key or ""), DAY if timeout == WITH_ITEM else timeout
+        self._broker._run(external_polls.remember_put_again(self._queue, key, removed, time))
 
     def _may_not_look(self, refusal: Forbidden) -> None:
         if not self._is_told:

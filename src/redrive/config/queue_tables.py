@@ -13,7 +13,7 @@ from redrive.config.worker_tables import program_from
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, InvalidSetting
 from redrive.model.duration import MINUTE
 from redrive.model.limits import split_address
-from redrive.model.queue import QueueSettings, parse_settings
+from redrive.model.queue import WITH_ITEM, QueueSettings, parse_settings
 
 EXTERNAL_KEYS = ("list", "claim", "poll", "key", "version", "shell", "timeout", "kill_grace", "env", "cwd")
 """What only external queues have, beside `type` and the settings of every queue."""
@@ -21,6 +21,11 @@ _INDEX = re.compile(r"\[(\d+)\]\.?")
 _NO_RETRY = (
     "is not for an external queue: an object that failed is tried again when its dead letter is brought back or "
     "dropped, or when its version changes. Leave retry out; a command that exits with 75 is run again by itself"
+)
+
+_NO_ITEM_KEYS = (
+    f'is not "{WITH_ITEM}" for an external queue: an object that is done would run again at every listing. Write how '
+    f"long it is listed after that, as in 7d"
 )
 
 
@@ -37,6 +42,9 @@ def read_queue(table: Table, folder: str, hidden: Iterable[str]) -> tuple[dict[s
         if "retry" in settings:
             table.add_problem("retry", _NO_RETRY)
             del settings["retry"]
+        if settings.get("idempotency_timeout") == WITH_ITEM:
+            table.add_problem("idempotency_timeout", _NO_ITEM_KEYS)
+            del settings["idempotency_timeout"]
     else:
         for key in [key for key in settings if key in EXTERNAL_KEYS]:
             table.add_problem(key, 'is for external queues only; say type = "external" if this is one')

@@ -33,6 +33,7 @@ from redrive.contract.queries import (
     GetIdempotencyOwners,
     GetItem,
     GetItems,
+    GetItemsByKey,
     GetLease,
     GetLeasedItem,
     GetNextDue,
@@ -89,6 +90,7 @@ Query = (
     | ListGroups
     | ReadFeed
     | GetIdempotencyOwners
+    | GetItemsByKey
     | GetOperation
     | ListOperations
     | GetOverdue

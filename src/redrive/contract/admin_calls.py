@@ -321,8 +321,9 @@ class ApplyRetention(TaggedStruct, frozen=True):
     """→ int, how many rows were changed or deleted. By the settings of each queue: archives dead letters past
     archive_after, deletes completed items past keep_completed, dead letters past keep_dead and archived items past
     keep_archived (counted from the death, each with an audit row, all except completed ones in the feed). Also deletes
-    expired idempotency keys, registrations and results, feed entries past FEED_RETENTION, operations that ended
-    OPERATION_RETENTION ago, and search terms of former dead letters; and rolls up counts.
+    expired idempotency keys, and those that end with their items at most ENDED_KEY_RETENTION later; registrations and
+    results, feed entries past FEED_RETENTION, operations that ended OPERATION_RETENTION ago, and search terms of former
+    dead letters; and rolls up counts.
     """
 
     limit: int = MAINTENANCE_BATCH

@@ -11,6 +11,8 @@ MAINTENANCE_BATCH = 1000
 """Maximum number of items in one call of maintenance, or one manual change."""
 SAME_CALL = "(of this call)"
 """Replaces the id of an item that conflicts with another one of the same call: neither was put."""
+ENDED_KEY_RETENTION = DAY
+"""How long at most the key of an ended item takes up space if idempotency_timeout is `item`. A put does not find it."""
 LEDGER_RETENTION = 7 * DAY
 """How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
 MOVE_BATCH_BYTES = 8 * MIB

@@ -52,8 +52,11 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
 class Put(TaggedStruct, frozen=True, gc=False):
     """→ tuple[Receipt, …], one for each item, in order; or StaleSettings. All are put, or none. At most MAX_PUT items.
 
-    A known idempotency key, not expired, returns the receipt of the first item, with duplicate = True, and puts
-    nothing; with another payload (or content type) the call is refused with `IdempotencyConflict`.
+    A known idempotency key returns the receipt of the first item, with duplicate = True, and puts nothing; with another
+    payload (or content type) the call is refused with `IdempotencyConflict`. A key is known for the idempotency_timeout
+    that the queue had at the first put. If that was `item`, it is known while its item exists, in any queue, and is not
+    completed; then a put makes a new item, and the key belongs to that one. For the puts of Complete, the item that the
+    call completes is completed.
     A failure under a known key is never dropped. It depends on the item of the key, in any queue:
     - pending, failed, active, dead or archived: the item gets one more history row and, unless it is leased, one more
       failure. Its status does not change: the verdict is for a new item only. The next delivery is judged by these

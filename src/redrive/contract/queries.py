@@ -144,6 +144,18 @@ class GetIdempotencyOwners(TaggedStruct, frozen=True):
     keys: tuple[str, ...]
 
 
+class GetItemsByKey(TaggedStruct, frozen=True):
+    """→ tuple[Item | None, …]: for each idempotency key of the queue, in order, the item that a put under it would be a
+    duplicate of, also if it moved to another queue, as GetItem returns it; None if the key is not known, or the item is
+    gone. Raises QueueNotFound.
+
+    At most MAX_BATCH keys. A server may answer for the first keys only, at least one: ask again for the rest.
+    """
+
+    queue: str
+    keys: tuple[str, ...]
+
+
 class GetOperation(TaggedStruct, frozen=True):
     """→ Operation. Raises OperationNotFound."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import Any, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -23,6 +23,8 @@ from redrive.model.retry_policy import RetryPolicy, check_attempts_limit, parse_
 from redrive.model.text import format_counts, suggest
 
 DEFAULT_ATTEMPTS = 5
+WITH_ITEM: Final = "item"
+"""The idempotency_timeout of keys that end with their items."""
 _LARGEST_COUNT = 2**31 - 1
 _MOST_ENTRIES = 1_000
 """Of a list or a table in a setting, which may have no end."""
@@ -70,8 +72,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What becomes of an item that dies where no dead queue takes it."""
     expire_timeout: Duration | None = None
     """How long after the put an item is worth doing; unset = for ever."""
-    idempotency_timeout: Duration = DAY
-    """How long an idempotency key is remembered, from the first put."""
+    idempotency_timeout: Duration | Literal["item"] = DAY
+    """How long an idempotency key is known, from the first put; `item`: while its item exists and is not completed."""
     max_size: int | None = None
     """Most items that may be pending, failed or active; unset = no limit."""
     max_payload_size: int = MAX_PAYLOAD_BYTES
@@ -205,7 +207,7 @@ def validate_settings(settings: QueueSettings) -> QueueSettings:
 
 def _as_written(name: str, value: Any) -> Any:
     """Numbers that are durations are microseconds here, and seconds where people write them."""
-    if name not in _DURATIONS or value is None:
+    if name not in _DURATIONS or value is None or value == WITH_ITEM:
         return value
     if not 0 <= value <= MAX_DURATION:
         raise InvalidSetting(name, "must be from 0 microseconds to 100 years")
@@ -219,8 +221,11 @@ def _read(name: str, value: Any) -> Any:
 
 def _checked(name: str, value: Any) -> Any:
     match name:
-        case "lease_timeout" | "idempotency_timeout":
+        case "lease_timeout":
             return _positive_duration(name, value)
+        case "idempotency_timeout":
+            with_item = isinstance(value, str) and exact_str(value) == WITH_ITEM
+            return WITH_ITEM if with_item else _positive_duration(name, value)
         case "expire_timeout":
             return None if value is None else _positive_duration(name, value)
         case "keep_completed":

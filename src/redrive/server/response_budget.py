@@ -5,7 +5,8 @@ The contract allows it: a short page with a cursor is not the last one, and fewe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from redrive.broker.core import Core
 from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import LeaseByIds, Leased
-from redrive.contract.queries import FindItems, GetItems, ListWorkerLeases, Page
+from redrive.contract.queries import FindItems, GetItems, GetItemsByKey, ListWorkerLeases, Page
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
 
@@ -27,7 +28,9 @@ def read(core: Core, query: Query, most: int) -> Any:
     if query.__class__ is FindItems:
         return _page(core, query, most)
     if query.__class__ is GetItems:
-        return _items(core, query, most)
+        return _items(core, query.ids, GetItems, most)
+    if query.__class__ is GetItemsByKey:
+        return _items(core, query.keys, partial(GetItemsByKey, query.queue), most)
     if query.__class__ is ListWorkerLeases:
         return _held(core, query, most)
     return core.read(query)
@@ -53,11 +56,12 @@ def _page(core: Core, query: FindItems, most: int) -> Page:
             return Page(tuple(items), cursor)
 
 
-def _items(core: Core, query: GetItems, most: int) -> tuple[Item | None, ...]:
+def _items(core: Core, asked: Sequence[Any], query_of: Callable[[Any], Query], most: int) -> tuple[Item | None, ...]:
+    """The items of ids or keys, a few of these at a time."""
     found: list[Item | None] = []
     size = 0
-    while len(found) < len(query.ids):
-        some: tuple[Item | None, ...] = core.read(GetItems(query.ids[len(found) : len(found) + STEP]))
+    while len(found) < len(asked):
+        some: tuple[Item | None, ...] = core.read(query_of(asked[len(found) : len(found) + STEP]))
         sizes = [0 if item is None else size_of(item) for item in some]
         fits = _count_fitting(sizes, most - size) or (0 if found else 1)
         found += some[:fits]

@@ -12,7 +12,7 @@ from binascii import Error as NotBase64
 from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -178,13 +178,23 @@ def _view(kind: Any) -> Viewer | None:
     arguments = get_args(kind)
     if get_origin(kind) in (Union, types.UnionType):
         inner = [how for each in arguments if each is not type(None) and (how := _view(each)) is not None]
-        return inner[0] if inner else None
+        words = _words(kind)
+        return _word_view(words, inner[0]) if inner and words else inner[0] if inner else None
     if get_origin(kind) is tuple and (each := _view(arguments[0])) is not None:
         return lambda values: [each(value) for value in values]
     if get_origin(kind) in (Mapping, dict):
         key, item = _view(arguments[0]), _view(arguments[1])
         return None if key is item is None else _table_view(key or _same, item or _same)
     return None
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """The words that are allowed instead of a value of another type."""
+    return tuple(word for each in get_args(kind) if get_origin(each) is Literal for word in get_args(each))
+
+
+def _word_view(words: tuple[str, ...], other: Viewer) -> Viewer:
+    return lambda value: value if value in words else other(value)
 
 
 def _table_view(key: Viewer, item: Viewer) -> Viewer:
@@ -247,6 +257,8 @@ def _shape(kind: Any) -> Any:
     arguments = get_args(kind)
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
+        if words := _words(kind):
+            return Annotated[str, msgspec.Meta(description=f"A duration, or `{'`, `'.join(words)}`.")]
         return Union[tuple(_shape(each) for each in arguments)]  # noqa: UP007  # made of parts
     if origin is tuple:
         return list[_shape(arguments[0])]  # type: ignore[misc]

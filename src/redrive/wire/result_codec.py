@@ -69,6 +69,7 @@ QUERIES: dict[type[Any], Any] = {
     queries.ListGroups: tuple[Group, ...],
     queries.ReadFeed: queries.FeedPage,
     queries.GetIdempotencyOwners: dict[str, ItemId],
+    queries.GetItemsByKey: tuple[Item | None, ...],
     queries.GetOperation: Operation,
     queries.ListOperations: tuple[Operation, ...],
     queries.GetOverdue: tuple[queries.Overdue, ...],

@@ -32,6 +32,14 @@ class InspectionMethods(BrokerBase):
         """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
         return self._run(deliveries.get_many(self._core, ids, redacted))
 
+    def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
+        """The items that a put to a queue under these idempotency keys, up to 1,000, would be duplicates of.
+
+        In the order of the keys, also from queues that they moved to; None if a put would make a new item, or the item
+        is gone.
+        """
+        return self._run(deliveries.find_by_key(self._core, queue, keys, redacted))
+
     def find(
         self,
         where: Filter | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.contract.queries import FeedPage, Page
 from redrive.model.duration import DurationInput
 from redrive.model.group import Group
-from redrive.model.item import Lease, Receipt
+from redrive.model.item import Item, Lease, Receipt
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
 from redrive.model.queue import Queue, QueueStats
@@ -50,6 +50,10 @@ class AsyncQueueHandle:
     async def stats(self) -> QueueStats:
         """Counts by status, the oldest ready item, and totals for rates."""
         return await self._broker.stats(self.name)
+
+    async def find_by_key(self, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
+        """The items that a put under these idempotency keys would be duplicates of; None if there is no such item."""
+        return await self._broker.find_by_key(self.name, keys, redacted=redacted)
 
     async def find(
         self,

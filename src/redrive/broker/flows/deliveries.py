@@ -12,10 +12,10 @@ import msgspec
 from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, commit_call, raise_if_refused, run_query
 from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import queues_of, redaction_for
-from redrive.broker.validation import check_integer, check_positive, to_instant
+from redrive.broker.validation import check_integer, check_positive, check_texts, to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put
-from redrive.contract.queries import GetItem, GetItems, GetResult
+from redrive.contract.queries import GetItem, GetItems, GetItemsByKey, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidSetting, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
@@ -226,10 +226,23 @@ def get_many(core: Core, ids: Iterable[str], redacted: bool) -> Flow[list[Item |
     """Read many items with their histories; None where there is no such item."""
     hides = flag("redacted", redacted)
     found = yield from read_items(ids_of(ids, MAX_BATCH, "a list of ids", "call"))
-    if not hides:
-        return found
-    view = yield from redaction_for(core, (queue for item in found if item for queue in queues_of(item)))
-    return [None if item is None else view.item(item) for item in found]
+    return (yield from _shown(core, found)) if hides else found
+
+
+def find_by_key(core: Core, queue: str, keys: Iterable[str], redacted: bool) -> Flow[list[Item | None]]:
+    """Read the items of idempotency keys with as few queries as their size allows."""
+    queue, hides = queue_name(queue), flag("redacted", redacted)
+    asked = check_texts("keys", keys, "idempotency keys", lambda key: check_label("idempotency key", key))
+    found: list[Item | None] = []
+    while len(found) < len(asked):
+        found += yield from run_query(GetItemsByKey(queue, asked[len(found) :]))
+    return (yield from _shown(core, found)) if hides else found
+
+
+def _shown(core: Core, items: list[Item | None]) -> Flow[list[Item | None]]:
+    """Items as they may be seen."""
+    view = yield from redaction_for(core, (queue for item in items if item for queue in queues_of(item)))
+    return [None if item is None else view.item(item) for item in items]
 
 
 def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:

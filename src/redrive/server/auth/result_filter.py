@@ -18,6 +18,7 @@ from redrive.contract.queries import (
     FindItems,
     GetItem,
     GetItems,
+    GetItemsByKey,
     GetOperation,
     GetOverdue,
     GetResult,
@@ -66,7 +67,7 @@ def _item(request: Request, item: Item) -> Item:
     return _replace(shown, result=item.result)
 
 
-def _items(request: Request, query: GetItems, items: tuple[Item | None, ...]) -> tuple[Item | None, ...]:
+def _items(request: Request, query: Any, items: tuple[Item | None, ...]) -> tuple[Item | None, ...]:
     """An item of a queue that the caller may not read is not found, as with GetItem."""
     return tuple([None if item is None else _item_if_seen(request, item) for item in items])
 
@@ -215,6 +216,7 @@ def _queues_told(result: Any) -> Iterator[str | None]:
 RESULT_FILTERS: dict[type[Any], Callable[[Request, Any, Any], Any]] = {
     GetItem: lambda request, query, item: _item(request, item),
     GetItems: _items,
+    GetItemsByKey: _items,
     FindItems: _page,
     ListMoves: _moves,
     ListQueues: _queues,

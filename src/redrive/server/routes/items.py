@@ -1,4 +1,4 @@
-"""Items as they are kept: list, get, and what the work gave."""
+"""Items as they are kept: list, get, by key, and what the work gave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.model.item import Item, Status
 from redrive.model.state_machine import Verb
 from redrive.server.auth import resource_authorization
 from redrive.server.auth.result_filter import visible_result
-from redrive.server.field_types import ItemIdText, PageLimit, QueueName, check_page
+from redrive.server.field_types import ItemIdText, Label, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
 from redrive.server.route import Route, one_queue
@@ -45,6 +45,8 @@ ItemView = extended(
     ],
 )
 ItemsView = defined("Items", [("items", list[ItemView]), ("cursor", str | None, None)], "A page of items.")  # type: ignore[valid-type]
+
+ItemsByKeyView = defined("ItemsByKey", [("items", list[ItemView | None])], "An item for each key, or null.")  # type: ignore[valid-type]
 
 
 def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
@@ -149,6 +151,22 @@ async def get(request: Request, call: GetItemCall) -> dict[str, Any]:
     return item_view(item, with_payload=request.sees_payloads(item.queue))
 
 
+class ByKeyCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names items by the idempotency keys that they were put to a queue under."""
+
+    queue: QueueName
+    keys: Annotated[list[Label], msgspec.Meta(min_length=1, description="Idempotency keys.")]
+
+
+async def by_key(request: Request, call: ByKeyCall) -> dict[str, Any]:
+    """The items, in the order of the keys; null if no such item exists, or the caller may not read it."""
+    check_page(request, len(call.keys))
+    found = await request.broker.find_by_key(call.queue, call.keys)
+    seen = [item for item in found if item is not None and request.may(Permission.READ, item.queue)]
+    views = {view["id"]: view for view in await asyncio.to_thread(item_views, request, seen)}
+    return {"items": [None if item is None else views.get(item.id) for item in found]}
+
+
 class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names an item by any id that it had."""
 
@@ -183,6 +201,16 @@ ROUTES = (
         permission=Permission.READ,
         handler=get,
         example={"id": _ID},
+    ),
+    Route(
+        name="items.by_key",
+        summary="The items that were put under idempotency keys",
+        request_type=ByKeyCall,
+        response_type=ItemsByKeyView,
+        permission=Permission.READ_PAYLOADS,
+        queues=one_queue,
+        handler=by_key,
+        example={"queue": "emails", "keys": ["welcome-17"]},
     ),
     Route(
         name="items.result",

@@ -15,6 +15,7 @@ from redrive.contract.queries import (
     GetIdempotencyOwners,
     GetItem,
     GetItems,
+    GetItemsByKey,
     GetLease,
     GetLeasedItem,
     GetOperation,
@@ -70,7 +71,7 @@ def query(asked: Query, now: Instant) -> Query:
             _queue(queue)
         case ReadFeed():
             _feed(asked)
-        case GetIdempotencyOwners(queue, keys):
+        case GetIdempotencyOwners(queue, keys) | GetItemsByKey(queue, keys):
             values.queue(queue)
             values.many("keys", len(keys))
             for key in keys:

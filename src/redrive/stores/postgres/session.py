@@ -19,6 +19,7 @@ from redrive.model.ids import MAX_NUMBER
 from redrive.model.search_terms import SearchQuery
 from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, register, translate
 from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch
+from redrive.stores.relational.deduplication import KEY_IS_KNOWN
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
 from redrive.stores.relational.low_water_marks import READY, above
@@ -74,9 +75,9 @@ _REMOVE_HELD = """
     items AS (DELETE FROM redrive_item WHERE item_no = ANY (ARRAY(SELECT item_no FROM gone)))
     SELECT * FROM gone"""
 """A lease that is extended concurrently may be missing: the caller reads the rest again."""
-_KEYS = """
-    SELECT key, item_no, id_suffix, digest FROM redrive_idempotency
-    WHERE queue = ?1 AND key = ANY (?2::text[]) AND expires_at > ?3"""
+_KEYS = f"""
+    SELECT key, item_no, id_suffix, digest, expires_at < 0 FROM redrive_idempotency AS k
+    WHERE queue = ?1 AND key = ANY (?2::text[]) AND {KEY_IS_KNOWN}"""
 MANY_QUEUES = 1_000
 """Maximum number of queues listed in a statement."""
 _COUNTED = ", ".join(COUNTED_COLUMNS)
@@ -244,8 +245,8 @@ class Session:
         asked = Texts(keys)
         batch.execute(LOCK_KEYS, (queue, asked))
         return {
-            key: (item_no, id_suffix, digest)
-            for key, item_no, id_suffix, digest in batch.execute(_KEYS, (queue, asked, batch.now))
+            key: (item_no, id_suffix, digest, ends_with_item)
+            for key, item_no, id_suffix, digest, ends_with_item in batch.execute(_KEYS, (queue, asked, batch.now))
         }
 
     @staticmethod

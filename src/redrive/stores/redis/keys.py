@@ -33,7 +33,7 @@ The names of keys that every item has are short. Fields of `s:B` are in `codec.p
 | `moving:TO`, `move_targets` | sorted set, hash | items moving to another store, as they left; count by target |
 | `open_moves:Q@STORE` | sorted set | ids that STORE may still have of items that came to Q |
 | `open_move_stores:Q` | set | the stores of these keys |
-| `keys:Q`, `key_expiry:Q` | hash, sorted set | idempotency key → id, digest, expiry; keys by expiry |
+| `keys:Q`, `key_expiry:Q` | hash, sorted set | idempotency key → id, digest, expiry (0: with item); keys by cleaning |
 | `sources:Q`, `source_expiry:Q` | hash, sorted set | source id → id, expiry; source ids by expiry |
 | `operations`, `operation_order` | hash, sorted set | id → operation; ids by number |
 | `active_operations` | set | ids of operations that have not ended |

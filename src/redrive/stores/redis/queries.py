@@ -13,6 +13,7 @@ from redrive.contract.base import FEED_RETENTION, OPERATION_RETENTION
 from redrive.contract.queries import (
     AuditEntry,
     GetIdempotencyOwners,
+    GetItemsByKey,
     GetNextDue,
     GetOverdue,
     ListAudit,
@@ -45,7 +46,7 @@ def answer_query(state: RedisState, session: Session, query: Query, now: Instant
             heads = _heads(state, session, ("expiring", "leases"))
             overdue = {name: state.queues.current_values[name] for (name, _), at in heads.items() if at <= now}
             state.queues.current_values = overdue
-        case GetIdempotencyOwners():
+        case GetIdempotencyOwners() | GetItemsByKey():
             state.prefetch(query.queue, "keys", query.keys)
         case ListStats():
             return tuple(_stats(state, session, query, now))

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.item import Status
-from redrive.model.queue import Queue, QueueStats
+from redrive.model.queue import WITH_ITEM, Queue, QueueStats
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import InstantIndex, NamesByInstant, Ready, TailIndex
 from redrive.stores.redis.keys import RANKS, Keys, score_of
@@ -54,7 +54,7 @@ def info_of(queue: Queue) -> bytes:
             "m": settings.max_size,
             "b": settings.max_payload_size,  # bytes
             "e": settings.expire_timeout,
-            "i": settings.idempotency_timeout,
+            "i": 0 if settings.idempotency_timeout == WITH_ITEM else settings.idempotency_timeout,
             "k": settings.keep_completed,
             "f": {str(kind): True for kind in settings.feed},
         }

@@ -97,6 +97,12 @@ class RedisState(State):
             table.load(names)
             self._session.load(known.id for name in names if (known := table.get(name)) is not None)
 
+    def load_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
+        if keys:
+            queue.keys.load(keys)  # type: ignore[attr-defined]
+            known = (queue.keys[key] for key in keys)
+            self._session.load(each.id for each in known if each.ends_with_item)
+
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
         stored = self._session.first_items(self._held_key(held_by), limit)
         items = {item.id: item for item in (*stored, *self._newly_held)}

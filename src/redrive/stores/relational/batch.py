@@ -113,6 +113,15 @@ class UnindexedLetter(NamedTuple):
     text: str
 
 
+class KnownKey(NamedTuple):
+    """An idempotency key that is known, with the item that was put first under it."""
+
+    item_no: int
+    id_suffix: int
+    digest: bytes
+    ends_with_item: bool
+
+
 class Batch:
     """One transaction."""
 
@@ -171,8 +180,8 @@ class Batch:
         self.unindexed: dict[int, UnindexedLetter] = {}
         """New dead letters by number, written by `dead_letters.write_search_terms`."""
         self.count_deltas: defaultdict[int, list[int]] = defaultdict(_zeros)
-        self.known_keys: dict[tuple[int, str], tuple[int, int, bytes] | None] = {}
-        """Idempotency keys that were read: item_no, id_suffix and digest of the first put, or None."""
+        self.known_keys: dict[tuple[int, str], KnownKey | None] = {}
+        """Idempotency keys that were read by queue and key, while puts are executed; None: not known."""
         self.sizes: dict[int, int] = {}
         """Sizes of queues at the start of the transaction, if read."""
         self.arrivals: defaultdict[str, int] = defaultdict(int)

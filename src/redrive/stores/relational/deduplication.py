@@ -6,17 +6,33 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from redrive.contract.base import SAME_CALL
+from redrive.clock import Instant
+from redrive.contract.base import ENDED_KEY_RETENTION, SAME_CALL
 from redrive.contract.item_calls import NewItem, Put, takes_failure
 from redrive.errors import IdempotencyConflict
 from redrive.model.arrival import ledger_key
 from redrive.model.ids import ItemId, make_id
 from redrive.model.judge import Dead
-from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.item_rows import find_by_id
+from redrive.model.queue import WITH_ITEM
+from redrive.stores.relational.batch import Batch, KnownKey
+from redrive.stores.relational.item_rows import find_by_id, resolve
 from redrive.stores.relational.queue_rows import QueueRow
+from redrive.stores.relational.session import Executor
 
-_KEY = "SELECT item_no, id_suffix, digest FROM redrive_idempotency WHERE queue = ? AND key = ? AND expires_at > ?"
+KEY_LIVES = """EXISTS (
+        SELECT 1 FROM redrive_item AS i
+        WHERE i.item_no = coalesce((
+            SELECT f.item_no FROM redrive_former_id AS f
+            WHERE f.old_item_no = k.item_no AND f.old_id_suffix = k.id_suffix), k.item_no)
+            AND (i.item_no <> k.item_no OR i.id_suffix = k.id_suffix)
+            AND NOT EXISTS (
+                SELECT 1 FROM redrive_finished AS e WHERE e.item_no = i.item_no AND e.status = 'completed'))"""
+"""The condition that the item of redrive_idempotency AS k exists, under any id, and is not completed."""
+KEY_IS_KNOWN = f"(k.expires_at > ?3 OR k.expires_at < 0 AND {KEY_LIVES})"
+"""The condition that a key is known at this instant. A negative expires_at: it ends with its item."""
+_KEY = f"""
+    SELECT item_no, id_suffix, digest, k.expires_at < 0 FROM redrive_idempotency AS k
+    WHERE queue = ?1 AND key = ?2 AND {KEY_IS_KNOWN}"""
 _REMEMBER_KEY = """
     INSERT INTO redrive_idempotency (queue, key, item_no, id_suffix, digest, expires_at) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (queue, key) DO UPDATE
@@ -54,14 +70,21 @@ def remember_key(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suf
     """Record the idempotency key of a new item."""
     key, digest = item.idempotency_key, _digest(item)
     assert key is not None
-    expires_at = batch.now + row.settings.idempotency_timeout
+    timeout = row.settings.idempotency_timeout
+    if timeout == WITH_ITEM:
+        batch.known_keys.pop((row.key, key), None)  # the next put reads it: this item may be dropped immediately
+        expires_at = -(batch.now + ENDED_KEY_RETENTION)
+    else:
+        expires_at = batch.now + timeout
     batch.write(_REMEMBER_KEY, (row.key, key, number, id_suffix, digest, expires_at))
     if (row.key, key) in batch.known_keys:
-        batch.known_keys[row.key, key] = (number, id_suffix, digest)
+        batch.known_keys[row.key, key] = KnownKey(number, id_suffix, digest, False)
 
 
-def find_known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[int, KnownItem]:
-    """Return the items that exist already, by position."""
+def find_known(
+    batch: Batch, row: QueueRow, items: Sequence[NewItem], completes: int | None = None
+) -> dict[int, KnownItem]:
+    """Return the items that exist already, by position. `completes`: the item that the same call completes."""
     known: dict[int, KnownItem] = {}
     keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
     if keys and not all((row.key, key) in batch.known_keys for key in keys):
@@ -69,7 +92,7 @@ def find_known(batch: Batch, row: QueueRow, items: Sequence[NewItem]) -> dict[in
     sources: set[str] = set()
     firsts: dict[str, NewItem] = {}
     for position, item in enumerate(items):
-        there = _find_by_source(batch, row, item, sources) or _find_by_key(batch, row, item, firsts)
+        there = _find_by_source(batch, row, item, sources) or _find_by_key(batch, row, item, firsts, completes)
         if there is not None:
             known[position] = there
         elif item.idempotency_key is not None:
@@ -86,8 +109,10 @@ def _find_by_source(batch: Batch, row: QueueRow, item: NewItem, sources: Collect
     return KnownItem(there, ignored=True) if there is not None or item.source_id in sources else None
 
 
-def _find_by_key(batch: Batch, row: QueueRow, item: NewItem, firsts: Mapping[str, NewItem]) -> KnownItem | None:
-    """Return the item that a key belongs to. None if the key is new, or if it belongs to a deleted item and this put
+def _find_by_key(
+    batch: Batch, row: QueueRow, item: NewItem, firsts: Mapping[str, NewItem], completes: int | None
+) -> KnownItem | None:
+    """Return the item that a key belongs to. None if the key is new or free, or belongs to a deleted item and this put
     brings a failure: then it is a new item.
 
     `firsts` are the new items of this call by key.
@@ -100,12 +125,15 @@ def _find_by_key(batch: Batch, row: QueueRow, item: NewItem, firsts: Mapping[str
         if _digest(first) != _digest(item):
             raise IdempotencyConflict(row.queue.name, key, SAME_CALL)
         dropped = isinstance(first.verdict, Dead) and first.verdict.drops
-        return None if dropped and item.failure is not None else KnownItem(None)
+        is_free = dropped and (item.failure is not None or row.settings.idempotency_timeout == WITH_ITEM)
+        return None if is_free else KnownItem(None)
     found = _read_key(batch, row.key, key)
     if found is None:
         return None
-    id = make_id(found[0], found[1])
-    if found[2] != _digest(item):
+    id = make_id(found.item_no, found.id_suffix)
+    if found.ends_with_item and completes is not None and resolve(batch, id) == completes:
+        return None
+    if found.digest != _digest(item):
         raise IdempotencyConflict(row.queue.name, key, id)
     return KnownItem(id) if item.failure is None or _gets_failure(batch, id) else None
 
@@ -128,15 +156,24 @@ def read_keys(batch: Batch, calls: Sequence[Put]) -> None:
     for queue, keys in sorted(asked.items()):
         found = batch.session.find_idempotency_keys(batch, queue, keys)
         if found is not None:
-            batch.known_keys.update({(queue, key): found.get(key) for key in keys})
+            for key in keys:
+                batch.known_keys[queue, key] = KnownKey(*found[key]) if key in found else None
 
 
-def _read_key(batch: Batch, queue: int, key: str) -> tuple[int, int, bytes] | None:
-    """Return item_no, id_suffix and digest of the first item with a key."""
+def _read_key(batch: Batch, queue: int, key: str) -> KnownKey | None:
+    """Return a key that is known."""
     if (queue, key) in batch.known_keys:
         return batch.known_keys[queue, key]
-    found: tuple[int, int, bytes] | None = batch.execute(_KEY, (queue, key, batch.now)).fetchone()
-    return found
+    found = batch.execute(_KEY, (queue, key, batch.now)).fetchone()
+    return None if found is None else KnownKey(*found)
+
+
+def find_by_keys(executor: Executor, queue: int, keys: Sequence[str], now: Instant) -> dict[str, ItemId]:
+    """Return the id under which the item of each key was put, for those that are known."""
+    # All are sent before the first is waited for.
+    sent = {key: executor.execute(_KEY, (queue, key, now)) for key in keys}
+    found = {key: rows.fetchone() for key, rows in sent.items()}
+    return {key: make_id(row[0], row[1]) for key, row in found.items() if row is not None}
 
 
 def _digest(item: NewItem) -> bytes:

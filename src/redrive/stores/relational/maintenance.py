@@ -9,6 +9,7 @@ from itertools import islice
 from redrive.clock import Instant
 from redrive.contract.admin_calls import ApplyRetention, Expire, Promote
 from redrive.contract.base import (
+    ENDED_KEY_RETENTION,
     FEED_RETENTION,
     LEDGER_RETENTION,
     MAINTENANCE_BATCH,
@@ -25,6 +26,7 @@ from redrive.model.manual_change import ItemSnapshot, ManualAction
 from redrive.model.state_machine import Verb, allowed_from
 from redrive.stores.relational import redrive, replies, verdicts
 from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.deduplication import KEY_LIVES
 from redrive.stores.relational.item_details import read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
 from redrive.stores.relational.leases import promote
@@ -141,14 +143,19 @@ def _delete_some(table: str, key: str, due: str) -> str:
     """Return an SQL deletion of a bounded number of rows. The rows are selected once: PostgreSQL may execute a subquery
     with SKIP LOCKED again for each row, and would then delete more."""
     return f"""
-    WITH due AS MATERIALIZED (SELECT {key} FROM {table} WHERE {due} <= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)
+    WITH due AS MATERIALIZED (SELECT {key} FROM {table} WHERE {due} LIMIT ? /*+ FOR UPDATE SKIP LOCKED */)
     DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM due)"""
 
 
-_KEYS = _delete_some("redrive_idempotency", "queue, key", "expires_at")
-_LEDGER = _delete_some("redrive_ledger", "queue, source_id", "closed_at")
-_REGISTRATIONS = _delete_some("redrive_registration", "namespace, kind, name", "expires_at")
-_RESULTS = _delete_some("redrive_result", "item_no, id_suffix", "expires_at")
+_KEYS = _delete_some("redrive_idempotency", "queue, key", "expires_at BETWEEN 0 AND ?")
+_ITEM_KEYS = f"""
+    SELECT k.queue, k.key, {KEY_LIVES} FROM redrive_idempotency AS k
+    WHERE k.expires_at < 0 AND k.expires_at >= ? LIMIT ? /*+ FOR UPDATE SKIP LOCKED */"""
+_DELETE_KEY = "DELETE FROM redrive_idempotency WHERE queue = ? AND key = ?"
+_KEEP_KEY = "UPDATE redrive_idempotency SET expires_at = ? WHERE queue = ? AND key = ?"
+_LEDGER = _delete_some("redrive_ledger", "queue, source_id", "closed_at <= ?")
+_REGISTRATIONS = _delete_some("redrive_registration", "namespace, kind, name", "expires_at <= ?")
+_RESULTS = _delete_some("redrive_result", "item_no, id_suffix", "expires_at <= ?")
 _FEED = """
     DELETE FROM redrive_feed WHERE number IN (
         SELECT number FROM (SELECT number, at FROM redrive_feed ORDER BY number LIMIT ?2) AS oldest WHERE at <= ?1)"""
@@ -208,6 +215,7 @@ def apply_retention(batch: Batch, call: ApplyRetention) -> int:
     retention.apply()
     left = retention.left
     left -= _count(batch, _KEYS, (batch.now, left))
+    left -= _clean_item_keys(batch, left)
     left -= _count(batch, _LEDGER, (batch.now - LEDGER_RETENTION, left))
     left -= _count(batch, _REGISTRATIONS, (batch.now, left))
     left -= _count(batch, _RESULTS, (batch.now, left))
@@ -217,6 +225,17 @@ def apply_retention(batch: Batch, call: ApplyRetention) -> int:
     if batch.execute(_COUNT_DELTAS).get:
         batch.session.roll_up(batch)
     return call.limit - left
+
+
+def _clean_item_keys(batch: Batch, limit: int) -> int:
+    """Delete keys that ended with their items. Those of items that still exist are examined again later."""
+    due = batch.execute(_ITEM_KEYS, (-batch.now, limit)).fetchall()
+    for queue, key, lives in due:
+        if lives:
+            batch.write(_KEEP_KEY, (-(batch.now + ENDED_KEY_RETENTION), queue, key))
+        else:
+            batch.write(_DELETE_KEY, (queue, key))
+    return len(due)
 
 
 def _forget_operations(batch: Batch, limit: int) -> int:

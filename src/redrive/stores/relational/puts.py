@@ -90,25 +90,31 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
         except RedriveError as refusal:
             results.append(refusal)
     _write_insert_batches(batch, groups)
+    batch.known_keys.clear()  # the calls that follow may end the items of some
     return [tuple(result) if result.__class__ is list else result for result in results]
 
 
-def put_batch(batch: Batch, calls: Sequence[Put], leaving: int | None = None) -> list[tuple[Receipt, ...]]:
+def put_batch(
+    batch: Batch, calls: Sequence[Put], leaving: int | None = None, completes: int | None = None
+) -> list[tuple[Receipt, ...]]:
     """Execute all of these calls, which bring no failures, or none. Raises the first refusal before writing.
 
-    `leaving` is the key of the queue that an item leaves in the same transaction, which makes room there.
+    `leaving` is the key of the queue that an item leaves in the same transaction, which makes room there; `completes`
+    the number of the item if it is completed, which frees its idempotency key.
     """
     merged: dict[str, tuple[NewItem, ...]] = {}
     for call in calls:
         merged[call.queue] = merged.get(call.queue, ()) + call.items
-    checked = [_check(batch, Put(queue, items), alone=False, leaving=leaving) for queue, items in merged.items()]
+    checked = [_check(batch, Put(queue, items), False, leaving, completes) for queue, items in merged.items()]
     groups: _InsertBatches = {}
     receipts = [_write(batch, each, groups) for each in checked]
     _write_insert_batches(batch, groups)
     return [tuple(each) for each in receipts]
 
 
-def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None = None) -> _CheckedPut:
+def _check(
+    batch: Batch, call: Put, alone: bool = True, leaving: int | None = None, completes: int | None = None
+) -> _CheckedPut:
     """Check a put call; raises its refusal. Only a put `alone`, not part of another call, brings failures."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
@@ -125,7 +131,7 @@ def _check(batch: Batch, call: Put, *, alone: bool = True, leaving: int | None =
                 born_dead.append(position)
         groups.add((row.key, item.content_type, item.priority, item.expire_timeout) if item.is_plain else None)
     group = groups.pop() if len(groups) == 1 else None
-    known = find_known(batch, row, call.items) if group is None else {}
+    known = find_known(batch, row, call.items, completes) if group is None else {}
     adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
     check_max_size(batch, row, adding, leaving=int(leaving == row.key))
     return _CheckedPut(row, call.items, group, known)

@@ -18,6 +18,7 @@ from redrive.contract.queries import (
     GetIdempotencyOwners,
     GetItem,
     GetItems,
+    GetItemsByKey,
     GetLease,
     GetLeasedItem,
     GetNextDue,
@@ -46,7 +47,18 @@ from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
 from redrive.model.item import Counters, Item, Lease
-from redrive.stores.relational import dead_letters, feed, find, moves, operations, redrive, registrations, settle, stats
+from redrive.stores.relational import (
+    dead_letters,
+    deduplication,
+    feed,
+    find,
+    moves,
+    operations,
+    redrive,
+    registrations,
+    settle,
+    stats,
+)
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational.full_items import full_items, overrides_of
 from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, find_by_ids, find_leased
@@ -129,6 +141,10 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             queue = _queue(executor, namespace, name)
             holders = {key: redrive.idempotency_owner(executor, queue.key, key, now) for key in keys}
             return {key: holder.id for key, holder in holders.items() if holder is not None}
+        case GetItemsByKey(name, keys):
+            by_key = deduplication.find_by_keys(executor, _queue(executor, namespace, name).key, keys, now)
+            found = dict(zip(by_key, _items(executor, namespace, tuple(by_key.values())), strict=True))
+            return tuple(found.get(key) for key in keys)
         case GetOperation():
             return operations.get(executor, namespace_key(executor, namespace), query)
         case ListOperations():

@@ -37,7 +37,9 @@ from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.session import Executor
 
-_KEY = "SELECT item_no, id_suffix FROM redrive_idempotency WHERE queue = ? AND key = ? AND expires_at > ?"
+_KEY = """
+    SELECT item_no, id_suffix FROM redrive_idempotency
+    WHERE queue = ? AND key = ? AND (expires_at > ? OR expires_at < 0)"""
 _COPY_ITEM = """
     INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, enqueue_at, content_type, headers,
         expire_timeout,

@@ -120,7 +120,7 @@ class Session(Executor, Protocol):
         ...
 
     def find_idempotency_keys(self, batch: Batch, queue: int, keys: Sequence[str], /) -> dict[str, Row] | None:
-        """Lock idempotency keys of a queue, and return (item_no, id_suffix, digest) of those not expired.
+        """Lock idempotency keys of a queue, and return the fields of KnownKey of those that are known.
 
         Returns None if reading them one by one costs no more.
         """

@@ -14,6 +14,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
+from redrive.model.queue import WITH_ITEM
 from redrive.stores.relational import dead_letters, feed, replies, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import (
@@ -74,11 +75,11 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     plain: list[int] = []
     others: list[int] = []
-    contested = len({call.token for call in calls}) < len(calls)  # of two calls with one token, the first one counts
+    in_order = _depend_on_their_order(batch, calls)
     for index, call in enumerate(calls):
-        together = call.__class__ is Complete and call.result is None and not (call.puts or call.reply or contested)
+        together = call.__class__ is Complete and call.result is None and not (call.puts or call.reply or in_order)
         (plain if together else others).append(index)
-    leased = {} if contested else _find_all_leased(batch, [calls[index].token for index in others])
+    leased = {} if in_order else _find_all_leased(batch, [calls[index].token for index in others])
     for index in others:
         try:
             results[index] = _settle_one(batch, calls[index], leased)
@@ -87,6 +88,19 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     if plain:
         _complete_all(batch, [calls[index] for index in plain], plain, results)  # type: ignore[misc]  # chosen by class
     return results
+
+
+def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
+    """Whether calls have to be executed in the order of the batch: of two with one token, the first one counts; and a
+    completion may free an idempotency key that another one puts under."""
+    if len(calls) == 1:
+        return False
+    if len({call.token for call in calls}) < len(calls):
+        return True
+    named = {put.queue for call in calls if call.__class__ is Complete for put in call.puts}
+    return any(
+        name in batch.by_name and batch.by_name[name].settings.idempotency_timeout == WITH_ITEM for name in named
+    )
 
 
 def complete_item(
@@ -240,7 +254,7 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
             if reply is not None:
                 context = replies.read_context(batch, item_row)
                 reply_address(context.headers)
-            put_batch(batch, puts, leaving=item_row.queue)
+            put_batch(batch, puts, leaving=item_row.queue, completes=item_row.item_no)
             if result is not None and keep_result is not None:
                 store_result(batch, item_row, result, keep_result)
             delete_row(batch, item_row)

@@ -32,6 +32,7 @@ from redrive.stores.rules.queries import (
     count_items,
     find_items,
     get_overdue,
+    items_by_key,
     key_holders,
     list_audit,
     list_groups,
@@ -156,6 +157,8 @@ def answer_query(state: State, query: Query, now: Instant) -> Any:
             return read_feed(state, query)
         case queries.GetIdempotencyOwners():
             return key_holders(state, query, now)
+        case queries.GetItemsByKey():
+            return items_by_key(state, query, now)
         case queries.GetOperation():
             return get_operation(state, query.id)
         case queries.ListOperations():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redrive.contract.admin_calls import ApplyRetention, Expire, Promote
-from redrive.contract.base import FEED_RETENTION, OPERATION_RETENTION, RETENTION_ACTOR
+from redrive.contract.base import ENDED_KEY_RETENTION, FEED_RETENTION, OPERATION_RETENTION, RETENTION_ACTOR
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import WrongStatus
 from redrive.model.arrival import is_ledger_key
@@ -15,6 +15,7 @@ from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.leases import promote_due
+from redrive.stores.rules.puts import living_item
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import archive
@@ -110,10 +111,16 @@ def _audit(state: State, verb: Verb, queue: QueueState, items: list[Record]) -> 
 
 
 def _clean_keys(state: State, queue: QueueState, limit: int) -> int:
+    """Those of items that are still there are examined again later."""
     keys = queue.keys_until.until(state.now, limit)
+    state.load_keys(queue, keys)
     for key in keys:
-        queue.keys_until.discard(key)
-        del queue.keys[key]
+        known = queue.keys[key]
+        if known.ends_with_item and living_item(state, known) is not None:
+            queue.keys_until.add(key, (state.now + ENDED_KEY_RETENTION,))
+        else:
+            queue.keys_until.discard(key)
+            del queue.keys[key]
     return len(keys)
 
 

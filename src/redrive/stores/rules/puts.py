@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from redrive.clock import Instant
-from redrive.contract.base import LEDGER_RETENTION, SAME_CALL
+from redrive.contract.base import ENDED_KEY_RETENTION, LEDGER_RETENTION, SAME_CALL
 from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failure, has_stale_verdict, takes_failure
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
 from redrive.model.arrival import ledger_key
@@ -15,6 +15,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
+from redrive.model.queue import WITH_ITEM
 from redrive.stores.rules.queue_state import IdempotencyEntry, QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -51,6 +52,12 @@ def remember_source(state: State, queue: QueueState, source_id: ItemId, id: Item
     queue.sources_until.add(source_id, (until,))
 
 
+def living_item(state: State, known: IdempotencyEntry) -> Record | None:
+    """The item of a key, in any queue, unless it is completed."""
+    item = state.items.get(known.id)
+    return None if item is None or item.status is Status.COMPLETED else item
+
+
 class _Step(NamedTuple):
     """One item of a plan. A duplicate names the item that is there already."""
 
@@ -69,9 +76,12 @@ class PutPlan:
     Only puts that are `alone`, and no part of another call, bring failures.
     """
 
-    def __init__(self, state: State, *, alone: bool = False, leaving: str | None = None) -> None:
+    def __init__(
+        self, state: State, *, alone: bool = False, leaving: str | None = None, completes: Record | None = None
+    ) -> None:
         self._state = state
         self._alone = alone
+        self._completes = completes
         self._steps: list[_Step] = []
         self._growth: defaultdict[str, int] = defaultdict(int)
         if leaving is not None:
@@ -125,11 +135,19 @@ class PutPlan:
             return None
         planned = self._keys.get((queue.name, new.idempotency_key))
         known = planned or queue.keys.get(new.idempotency_key)
-        if known is None or known.until <= self._state.now:
+        if known is None or not self._is_known(known, planned):
             return None
         if known.digest != _digest(new):
             raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if planned is None else SAME_CALL)
         return known.id if new.failure is None or self._gets_failure(known.id, planned) else None
+
+    def _is_known(self, known: IdempotencyEntry, planned: IdempotencyEntry | None) -> bool:
+        if planned is not None:
+            return not (known.ends_with_item and known.id in self._dropped)
+        if not known.ends_with_item:
+            return known.until > self._state.now
+        item = living_item(self._state, known)
+        return item is not None and item is not self._completes
 
     def _gets_failure(self, id: ItemId, planned: IdempotencyEntry | None) -> bool:
         if planned is not None:
@@ -143,7 +161,8 @@ class PutPlan:
         if new.source_id is not None:
             self._sources[queue.name, new.source_id] = id
         if new.idempotency_key is not None:
-            until = Instant(self._state.now + queue.value.settings.idempotency_timeout)
+            timeout = queue.value.settings.idempotency_timeout
+            until = Instant(0 if timeout == WITH_ITEM else self._state.now + timeout)
             self._keys[queue.name, new.idempotency_key] = IdempotencyEntry(id, _digest(new), until)
 
     def apply(self) -> tuple[Receipt, ...]:
@@ -151,7 +170,8 @@ class PutPlan:
         for (name, key), known in self._keys.items():
             queue = self._state.queues[name]
             queue.keys[key] = known
-            queue.keys_until.add(key, (known.until,))
+            cleaned_at = self._state.now + ENDED_KEY_RETENTION if known.ends_with_item else known.until
+            queue.keys_until.add(key, (cleaned_at,))
         for (name, source_id), id in self._sources.items():
             remember_source(self._state, self._state.queues[name], source_id, id)
         for step in self._steps:

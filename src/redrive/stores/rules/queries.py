@@ -14,6 +14,7 @@ from redrive.contract.queries import (
     FeedPage,
     FindItems,
     GetIdempotencyOwners,
+    GetItemsByKey,
     GetOverdue,
     ListAudit,
     ListGroups,
@@ -26,10 +27,12 @@ from redrive.contract.queries import (
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, matches, parse_cursor
 from redrive.model.group import Group
 from redrive.model.ids import ItemId
-from redrive.model.item import Lease, Status
+from redrive.model.item import Item, Lease, Status
 from redrive.model.limits import MAX_INSTANT
 from redrive.model.queue import QueueStats
 from redrive.model.search_terms import parse_query
+from redrive.stores.rules.puts import living_item
+from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import idempotency_owner
 from redrive.stores.rules.state import State
@@ -73,6 +76,23 @@ def key_holders(state: State, query: GetIdempotencyOwners, now: Instant) -> dict
     queue = state.queue(query.queue)
     holders = {key: idempotency_owner(state, queue, key, now) for key in query.keys}
     return {key: holder.id for key, holder in holders.items() if holder is not None}
+
+
+def items_by_key(state: State, query: GetItemsByKey, now: Instant) -> tuple[Item | None, ...]:
+    """As a put would find them."""
+    queue = state.queue(query.queue)
+    return tuple(
+        None if item is None else item.to_item() for item in (_by_key(state, queue, k, now) for k in query.keys)
+    )
+
+
+def _by_key(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
+    known = queue.keys.get(key)
+    if known is None:
+        return None
+    if known.ends_with_item:
+        return living_item(state, known)
+    return state.items.get(known.id) if known.until > now else None
 
 
 def next_due(state: State) -> Instant | None:

@@ -22,6 +22,12 @@ class IdempotencyEntry(NamedTuple):
     id: ItemId
     digest: bytes
     until: Instant
+    """0: it ends with its item."""
+
+    @property
+    def ends_with_item(self) -> bool:
+        """Whether it is known while its item exists and is not completed, and not until an instant."""
+        return self.until == 0
 
 
 class SourceEntry(NamedTuple):

@@ -177,7 +177,8 @@ def check_idempotency_owner(state: State, item: Record, queue: QueueState) -> No
 def idempotency_owner(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
     """The item that holds an idempotency key in a queue, if it is there and work."""
     known = queue.keys.get(key)
-    item = None if known is None or known.until <= now else state.items.get(known.id)
+    is_known = known is not None and (known.ends_with_item or known.until > now)
+    item = state.items.get(known.id) if known is not None and is_known else None
     if item is None or item.queue != queue.name:
         return None
     return item if item.status in OPEN_STATUSES else None

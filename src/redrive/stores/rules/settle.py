@@ -26,7 +26,7 @@ def complete(state: State, call: Complete) -> Settled:
         raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
     if call.reply is not None:
         check_reply(item)
-    plan = PutPlan(state, leaving=item.queue)
+    plan = PutPlan(state, leaving=item.queue, completes=item)
     for put in call.puts:
         plan.add(put)
     if call.keep_result is not None and call.result is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from heapq import nsmallest
 from itertools import islice
@@ -142,6 +142,9 @@ class State:
         known = self.open_moves.get(make_address(queue, store), {})
         return nsmallest(limit, (id for id in known if id > after))
 
+    def load_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
+        """Read idempotency keys that are about to be examined, with the items that they end with, together."""
+
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
         """The items that a filter may mean, with their positions: among them all that it does mean.
 
@@ -174,7 +177,7 @@ class State:
         return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
 
     def begin(self, now: Instant) -> None:
-        """A transaction begins, at this instant."""
+        """Start a transaction at this instant."""
         self.now = now
         self.arrivals.clear()
         self.retimed.clear()

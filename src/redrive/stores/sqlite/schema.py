@@ -12,7 +12,8 @@ Times are microseconds. `item_no` is the number of the item's id, and its key ev
 id. `rank` is 9 − priority, so that a plain ascending scan is the order of a queue. A lease has a `dead_reason` if the
 item was leased although it is dead. `death_no` is allocated at a death
 and numbers the dead letter; it is the rowid of `redrive_search`. `section` is the key of the namespace, negative for
-archived items.
+archived items. In `redrive_idempotency`, a negative `expires_at` is that of a key that ends with its item: the instant
+at which maintenance next checks whether the item exists.
 """
 
 from __future__ import annotations

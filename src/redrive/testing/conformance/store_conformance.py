@@ -35,6 +35,12 @@ from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
 from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
+from redrive.testing.conformance.item_keys import (
+    FindByKeyConformance,
+    ItemKeyBatchConformance,
+    ItemKeyConformance,
+    MovingItemKeyConformance,
+)
 from redrive.testing.conformance.item_retry import (
     ItemRetryConformance,
     KeptRetryConformance,
@@ -133,6 +139,10 @@ class StoreConformance(
     SizeConformance,
     PayloadConformance,
     IdempotencyConformance,
+    ItemKeyConformance,
+    ItemKeyBatchConformance,
+    MovingItemKeyConformance,
+    FindByKeyConformance,
     TransactionConformance,
     LeaseConformance,
     OrderConformance,

@@ -75,7 +75,7 @@ local function complete(call)
   end
   growth[queue] = -1
   for _, put in ipairs(call[9]) do
-    local refused = check_put(put, growth, keys)
+    local refused = check_put(put, growth, keys, body)
     if refused then
       return {3, unpack(refused)}
     end

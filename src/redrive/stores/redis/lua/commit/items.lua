@@ -1,5 +1,5 @@
 -- The state of an item, the sorted sets that it is in, and entries of the feed.
--- Defines: add_feed_entry; fetched_states, save_state, index_item.
+-- Defines: add_feed_entry; fetched_states, save_state, index_item; is_removed.
 
 local function add_feed_entry(kind, queue, id, title)
   if info_of(queue).f[kind] then
@@ -37,4 +37,14 @@ local function index_item(body, state)
   if state.m then
     add_to_set('dead:' .. queue, state.G, body)
   end
+end
+
+-- Returns whether the queue of an item was deleted, and the item is not yet swept.
+local function is_removed(body)
+  for _, number in ipairs(redis.call('LRANGE', root .. 'removed', 0, -1)) do
+    if redis.call('ZSCORE', root .. 'removed:' .. number, body) then
+      return true
+    end
+  end
+  return false
 end

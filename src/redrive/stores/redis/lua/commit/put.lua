@@ -16,9 +16,31 @@ local function size_of(queue)
   return size
 end
 
+-- How long at most the key of an ended item is stored: `ENDED_KEY_RETENTION` in contract/base.py.
+local ENDED_KEY_RETENTION = 86400000000
+
+-- Returns whether an entry of keys:Q is known: until it expires, or while its item exists and is not completed.
+-- `completes` is the body of the item that the same call completes, or nil.
+local function is_known(entry, completes)
+  local expires_at = tonumber(string.sub(entry, 97))
+  if expires_at > 0 then
+    return expires_at > now
+  end
+  local body = digits(number_of(entry))
+  if body == completes then
+    return false
+  end
+  flush() -- the item may have been put or removed by this script
+  if redis.call('GETRANGE', root .. 'c:' .. body, 16, 31) ~= string.sub(entry, 1, 16) or is_removed(body) then
+    return false
+  end
+  local state = redis.call('GET', root .. 's:' .. body)
+  return not state or cmsgpack.unpack(state).s ~= 'completed'
+end
+
 -- Returns nil, or why a put is refused. `growth` (items by queue) and `keys` (idempotency keys) are those of the puts
 -- that were checked before and belong to the same call.
-local function check_put(put, growth, keys)
+local function check_put(put, growth, keys, completes)
   if memory_full then
     return {'memory'}
   end
@@ -42,7 +64,7 @@ local function check_put(put, growth, keys)
     if options and options.k then
       local field = queue .. '\0' .. options.k
       local raw = redis.call('HGET', root .. 'keys:' .. queue, options.k)
-      if raw and tonumber(string.sub(raw, 97)) > now then
+      if raw and is_known(raw, completes) then
         if string.sub(raw, 33, 96) ~= options.g then
           return {'key', queue, options.k, string.sub(raw, 1, 32)}
         end
@@ -100,9 +122,9 @@ local function write_item(queue, info, item)
   add_count(queue, 'pending', 1)
   add_count(queue, 'put_total', 1)
   if options and options.k then
-    local id, expires_at = string.sub(content, 1, 16) .. hexadecimal(number), now + info.i
+    local id, expires_at = string.sub(content, 1, 16) .. hexadecimal(number), info.i > 0 and now + info.i or 0
     redis.call('HSET', root .. 'keys:' .. queue, options.k, id .. options.g .. digits(expires_at))
-    add_to_set('key_expiry:' .. queue, expires_at, options.k)
+    add_to_set('key_expiry:' .. queue, expires_at > 0 and expires_at or now + ENDED_KEY_RETENTION, options.k)
     item.id = id
   end
   if info.f.put then

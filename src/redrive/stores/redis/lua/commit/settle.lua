@@ -4,16 +4,6 @@
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
 -- queue, {5} if it is left to the rules because the item was leased although it is dead, and {1, …} if it is done.
 
--- Returns whether the queue of an item was deleted, and the item is not yet swept.
-local function is_removed(body)
-  for _, number in ipairs(redis.call('LRANGE', root .. 'removed', 0, -1)) do
-    if redis.call('ZSCORE', root .. 'removed:' .. number, body) then
-      return true
-    end
-  end
-  return false
-end
-
 -- Returns the body and the state of the item that is leased with a token; or nil, and the answer. `queue` is the queue
 -- that it has to be in, or false.
 local function find_leased(number, key, queue)

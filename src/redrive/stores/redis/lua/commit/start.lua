@@ -17,7 +17,8 @@
 --   held:NAME                  bodies of held items
 --   result:ID result_expiry    results kept longer than their items: 16 digits expiry, queue, NUL, queue of the put or
 --                              nothing, NUL, then the result; ids by expiry
---   keys:Q key_expiry:Q        idempotency keys: 32 digits id, 64 digits digest, 16 digits expiry; keys by expiry
+--   keys:Q key_expiry:Q        idempotency keys: 32 digits id, 64 digits digest, 16 digits expiry, 0 if it ends with
+--                              its item; keys by expiry, or by the instant of the next check whether the item exists
 --   sources:Q                  source ids: 32 digits id, 16 digits expiry
 --   removed removed:N          numbers of deletions of queues; bodies of the items of one
 --   feed                       entries by number
