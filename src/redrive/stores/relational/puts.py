@@ -235,6 +235,8 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
     entry = _entry(batch, row, item_row, item)
     verdicts.record(batch, item_row, entry)
     _count_failure(batch, row)
+    if isinstance(item.verdict, Dead) and item.verdict.to is not None:
+        batch.flush()  # the move changes the row of the content, which must be there by then
     verdicts.apply_verdict(batch, item_row, item.verdict, entry)
     return id
 

@@ -99,6 +99,19 @@ class CaptureAgainConformance(Suite):
         assert broker.put_failed("jobs", 1, "again", idempotency_key="k").id == first
         assert (broker.get(first).status, _texts(broker, first)) == ("archived", ["boom", "again"])
 
+    def test_several_that_are_born_dead_in_one_put_are_moved_and_found(self, broker: Broker) -> None:
+        broker.create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue")
+        failure = failure_from_fields("Boom", "out of luck")
+        version = broker.get_queue("jobs").version
+        born = [
+            NewItem(text, "text/plain", failure=failure, verdict=Dead(to="morgue"), version=version)
+            for text in (b"alpha", b"beta", b"gamma")
+        ]
+        broker._core.call(Put("jobs", tuple(born)))
+        assert sorted(item.payload for item in broker.find(queue="morgue").items) == [b"alpha", b"beta", b"gamma"]
+        assert [item.payload for item in broker.find(words="beta").items] == [b"beta"]
+
     def test_new_item_needs_room(self, broker: Broker) -> None:
         _put(broker)
         broker.complete(take(broker))
