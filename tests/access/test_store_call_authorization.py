@@ -21,6 +21,7 @@ from redrive.contract.queries import (
     FindItems,
     GetItem,
     GetItems,
+    GetItemsByKey,
     GetOverdue,
     GetResult,
     ListAudit,
@@ -294,6 +295,23 @@ async def test_items_of_other_queues_are_not_among_many(world: World, role: Role
     found = await made(world, limited(role), GetItems(ids))
     assert [item is not None for item in found] == [True, True, False, False]
     assert list(found[:2]) == [await made(world, limited(role), GetItem(id)) for id in ids[:2]]
+
+
+async def test_items_of_keys_are_for_those_who_may_see_keys_and_where_they_are(world: World) -> None:
+    keys = tuple(f"{SECRET}-{OWN}-{what}" for what in ("pending", "dead"))
+    query = GetItemsByKey(world.sides[OWN].queue, keys)
+    for role in (Role.REQUESTER, Role.VIEWER):
+        assert isinstance(await made(world, everywhere(role), query), Forbidden)
+    assert isinstance(
+        await made(world, limited(Role.OPERATOR), GetItemsByKey(world.sides[FOREIGN].queue, keys)), Forbidden
+    )
+    for principal in (everywhere, limited):
+        found = await made(world, principal(Role.OPERATOR), query)
+        assert [item.queue for item in found] == ["own-jobs", "own-dead"]
+    world.broker.move(world.sides[OWN].id, world.sides[FOREIGN].queue)
+    moved, seen = await made(world, limited(Role.OPERATOR), query)
+    assert moved == await made(world, limited(Role.OPERATOR), GetItem(ItemId(world.sides[OWN].id)))
+    assert (moved.content_type, seen.queue, holds_secret(moved)) == (MASKED_TYPE, "own-dead", False)
 
 
 async def test_hidden_item_says_that_it_is_hidden(world: World) -> None:

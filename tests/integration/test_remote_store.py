@@ -22,6 +22,7 @@ from redrive.client import RemoteStore, change_watcher, http_transport
 from redrive.client import remote_store as client
 from redrive.contract.admin_calls import CreateQueue
 from redrive.contract.item_calls import LeaseByIds, LeaseItems, NewItem, Put
+from redrive.contract.queries import GetItemsByKey
 from redrive.errors import (
     EngineUnsupported,
     InvalidInput,
@@ -427,6 +428,19 @@ def test_more_payload_than_one_answer_may_have_is_leased_by_id_in_parts(broker: 
     leases = broker.lease_by_id([*ids[fitting:], ItemId("0" * 32), ids[0]])
     assert [type(each) for each in leases] == [Lease] * (12 - fitting) + [ItemNotFound, ItemActive]
     assert broker.get(ids[-1]).counters == Counters(deliveries=2, attempts=1)
+
+
+def test_items_that_are_too_large_for_one_answer_come_in_several(broker: Broker) -> None:
+    broker.update_queue("jobs", max_payload_size=16 * MIB)
+    ids = [broker.put("jobs", bytes(12 * MIB), idempotency_key=str(n)).id for n in range(4)]
+    first = broker._core.store.read(GetItemsByKey("jobs", ("0", "1", "2", "3")))
+    assert [item.id for item in first] == ids[:2], "as many as one answer may have"
+    assert [item and item.id for item in broker.find_by_key("jobs", ["3", "x", "2", "1", "0"])] == [
+        ids[3],
+        None,
+        *ids[2::-1],
+    ]
+    assert [item and item.id for item in broker.get_many(ids)] == ids
 
 
 def test_more_items_than_one_commit_may_have_are_sent_in_parts(broker: Broker) -> None:

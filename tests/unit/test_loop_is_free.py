@@ -159,6 +159,8 @@ USES: dict[str, Use] = {
     "set_operation_rate": on_operation("set_operation_rate", 5.0),
     "start_operation": on_operation("get_operation"),
     "stats": lambda broker: broker.stats("jobs"),
+    "list_stats": lambda broker: broker.list_stats(),
+    "find_by_key": lambda broker: broker.find_by_key("jobs", ["key"]),
     "run_maintenance": lambda broker: broker.run_maintenance(),
     "undo": on_dead("undo"),
     "undo_operation": undo_operation,

@@ -74,13 +74,8 @@ from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
 
-PUT, CONSUME, READ_RESULTS, READ, READ_PAYLOADS = (
-    Permission.PUT,
-    Permission.CONSUME,
-    Permission.READ_RESULTS,
-    Permission.READ,
-    Permission.READ_PAYLOADS,
-)
+PUT, CONSUME, READ = Permission.PUT, Permission.CONSUME, Permission.READ
+READ_RESULTS, READ_PAYLOADS = Permission.READ_RESULTS, Permission.READ_PAYLOADS
 OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
 
 DELETING_VERBS = frozenset({Verb.DROP, Verb.PURGE})
