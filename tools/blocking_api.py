@@ -13,15 +13,16 @@ ROOT = Path(__file__).parent.parent / "src/redrive"
 GENERATED = {
     "mailbox/async_mailbox.py": "mailbox/mailbox.py",
     "mailbox/async_message.py": "mailbox/message.py",
+    "capture/async_dead_letter_queue.py": "capture/dead_letter_queue.py",
 }
 RULES = (
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
-    (r"\basync_(?=broker|mailbox|message)", ""),
-    (r"\bconnect_async\b", "connect"),
-    (r"\ban (?=`?(?:Broker|Mailbox|Message)\b)", "a "),
+    (r"\basync_(?=broker|mailbox|message|dead)", ""),
+    (r"\b(connect|invoke|run_blocking)_async\b", r"\1"),
+    (r"\ban (?=`?(?:Broker|Mailbox|Message|DeadLetterQueue)\b)", "a "),
     (r", on an event loop\.", "."),
 )
 

@@ -109,6 +109,10 @@ class Core:
         self._queues[queue.name] = queue
         return queue
 
+    def add_backoff(self, name: str, function: DelayFunction) -> None:
+        """Let retry policies name a function that this program has."""
+        self._backoffs[name] = function
+
     def evict_queue(self, name: str) -> None:
         """The queue is gone."""
         self._queues.pop(name, None)

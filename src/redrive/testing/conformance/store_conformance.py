@@ -5,6 +5,8 @@ from __future__ import annotations
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
+from redrive.testing.conformance.capture import DeadLetterQueueConformance
+from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
 from redrive.testing.conformance.cross_store_moves import (
@@ -190,6 +192,8 @@ class StoreConformance(
     DLQConsumerConformance,
     ReplayConformance,
     LetterConformance,
+    DeadLetterQueueConformance,
+    GuardConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,

@@ -1,0 +1,35 @@
+"""Capture: a dead-letter queue behind any call. What fails outside a queue is kept, and retried by policy."""
+
+from redrive.capture.async_dead_letter_queue import AsyncDeadLetterQueue
+from redrive.capture.capture_errors import (
+    CallbackFailed,
+    CaptureDisabledError,
+    CaptureError,
+    CaptureFullError,
+    NoCallbackError,
+    UnknownPolicyError,
+)
+from redrive.capture.capture_queue import DLQIntegrationStrategy
+from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, FailedTask
+from redrive.capture.dead_letter_queue import DeadLetterQueue
+from redrive.capture.flows import TaskPage
+from redrive.capture.guard import Captured
+from redrive.capture.retry_policies import CapturePolicy as RetryPolicy
+
+__all__ = [
+    "AsyncDeadLetterQueue",
+    "CallbackFailed",
+    "CaptureDisabledError",
+    "CaptureError",
+    "CaptureFullError",
+    "Captured",
+    "DLQIntegrationStrategy",
+    "DeadLetterQueue",
+    "DeadLetterStatus",
+    "ErrorCategory",
+    "FailedTask",
+    "NoCallbackError",
+    "RetryPolicy",
+    "TaskPage",
+    "UnknownPolicyError",
+]

@@ -1,0 +1,62 @@
+"""How a function is called that may be a coroutine function, and what counts as a failed result."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redrive.capture.capture_errors import CallbackFailed
+from redrive.errors import InvalidInput
+
+FAILED = frozenset({"failed", "error"})
+"""What `status` of a result says if the call failed."""
+
+
+def is_failed_result(result: Any) -> bool:
+    """Whether a call that returned this failed: a mapping with the status `failed` or `error`."""
+    return isinstance(result, Mapping) and result.get("status") in FAILED
+
+
+def checked_result(result: Any, is_failure: Callable[[Any], bool]) -> Any:
+    """Return the result of a call. Raises CallbackFailed if it says that the call failed."""
+    if not is_failure(result):
+        return result
+    said = result.get("error") if isinstance(result, Mapping) else None
+    raise CallbackFailed(str(said if said is not None else result)[:2000])
+
+
+def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function. A coroutine function gets a separate event loop."""
+    value = function(*args, **kwargs)
+    if not inspect.isawaitable(value):
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awaited(value))
+    close = getattr(value, "close", None)
+    if close is not None:
+        close()
+    raise InvalidInput("an event loop runs in this thread; use AsyncDeadLetterQueue for coroutine functions")
+
+
+async def invoke_async(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, and await what it gives if that is awaitable."""
+    value = function(*args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def run_blocking(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that blocks."""
+    return function(*args)
+
+
+async def run_blocking_async(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that blocks, in a thread: the event loop continues."""
+    return await asyncio.to_thread(function, *args)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

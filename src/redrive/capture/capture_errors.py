@@ -1,0 +1,59 @@
+"""Errors of capture. Each is also one of `redrive.errors`, with its code and its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redrive.errors import InvalidInput, QueueFull, RedriveError, Refused
+
+
+class CaptureError(RedriveError):
+    """The base of all errors of capture."""
+
+
+class UnknownPolicyError(CaptureError, InvalidInput):
+    """No retry policy has this name."""
+
+    def __init__(self, policy: str, known: Sequence[str]) -> None:
+        self.policy = policy
+        super().__init__(
+            f"there is no retry policy {policy!r:.60}; there are {', '.join(known)}, and add_policy(name, function) "
+            f"adds one"
+        )
+
+
+class CaptureFullError(CaptureError, QueueFull):
+    """The queue holds max_size tasks that are pending, in retry or exhausted."""
+
+    def __init__(self, queue: str, size: int, max_size: int) -> None:
+        self.queue, self.size, self.max_size, self.adding = queue, size, max_size, 1
+        RedriveError.__init__(
+            self,
+            f"capture queue '{queue}' is full: it has {size:,} tasks, and max_size is {max_size:,}; archive exhausted "
+            f"ones with archive_task or clear_all, or raise max_size",
+        )
+
+
+class NoCallbackError(CaptureError, Refused):
+    """No function that this process knows can run the task."""
+
+    def __init__(self, task_id: str, name: str) -> None:
+        self.task_id, self.name = task_id, name
+        super().__init__(
+            f"task '{task_id}' is for {name!r}, which this process does not know; start_retry_processor(callback) or "
+            f"set_callback gives a callback, and a guarded function is known once its module is imported"
+        )
+
+
+class CallbackFailed(Exception):
+    """A callback returned a result that says that it failed."""
+
+
+class CaptureDisabledError(CaptureError, Refused):
+    """The strategy or a setting says that nothing is captured."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"capture queue '{queue}' is disabled; set_strategy('automatic') or REDRIVE_DLQ_ENABLED=true enables it"
+        )

@@ -1,0 +1,202 @@
+"""`CaptureQueue`: what both faces of a dead-letter queue share: its settings, its functions, and what is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from redrive.broker.broker import Broker
+from redrive.broker.core import Core
+from redrive.broker.flow import Flow
+from redrive.broker.flows import registrations, settle
+from redrive.broker.flows.deliveries import queue_name
+from redrive.capture import flows
+from redrive.capture.capture_errors import CaptureDisabledError
+from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
+from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
+from redrive.capture.flows import Capture, Room, check_choice, check_priority
+from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment
+from redrive.capture.retry_processor import CallbackApp
+from redrive.errors import InvalidInput, InvalidPayload
+from redrive.model.failure import Failure
+from redrive.model.item import Receipt
+from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
+from redrive.model.payload import encode_payload
+from redrive.model.retry_policy import DelayFunction
+from redrive.worker.in_flight import InFlightLog
+from redrive.worker.ipc import WorkerLaunch
+from redrive.worker.program import WorkerProgram, refuse_options
+from redrive.worker.worker import Worker
+
+
+class DLQIntegrationStrategy(StrEnum):
+    """Which failed calls are captured."""
+
+    AUTOMATIC = "automatic"
+    """All of them."""
+    SELECTIVE = "selective"
+    """Those that the table of categories retries."""
+    MANUAL = "manual"
+    """Those that a program gives to `enqueue`."""
+    DISABLED = "disabled"
+    """None."""
+
+
+QUEUE_SETTINGS: Mapping[str, Any] = {
+    "max_attempts": 0,
+    "max_losses": 5,
+    "keep_completed": "1d",
+    "archive_after": "7d",
+    "idempotency_timeout": "item",
+}
+"""Settings of a capture queue: kills do not use up retries, and an id is free again once its task is completed."""
+
+
+_OTHER_OPTIONS = {
+    "--url": "it names its store; the module can take it from a variable: DeadLetterQueue(os.environ['CALLS'])",
+    "--queue": "it has one queue; make another DeadLetterQueue for others",
+    "--processes": "retries run in threads; to run several processes, run the command several times",
+}
+
+
+class CaptureProgram(WorkerProgram):
+    """A dead-letter queue as a program of `redrive work`: the retry processor, with its supervisor."""
+
+    CHANGE_OF_STORE = "make it on a file or a server, as in DeadLetterQueue('sqlite:///calls.db')"
+    _queue: CaptureQueue
+
+    @property
+    def brokers(self) -> Sequence[Broker]:
+        """The broker of the queue."""
+        return (Broker(self._queue.core),)
+
+    def make_worker(self, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> Worker:
+        """Return the worker that runs retries. Raises InvalidInput if the module has no callback and guards nothing."""
+        refuse_options(launch, "a DeadLetterQueue", _OTHER_OPTIONS)
+        if not self._queue.app.tasks:
+            raise InvalidInput(
+                f"no function can run the tasks of '{self._queue.name}'; guard one in this module, or call "
+                f"set_callback(…) there"
+            )
+        (broker,) = self.brokers
+        broker._run(self._queue.open())
+        return Worker(
+            self._queue.app,
+            broker=broker,
+            queues=[self._queue.name],
+            concurrency=launch.concurrency,
+            shutdown_timeout=launch.shutdown_timeout,
+            name=None if in_flight_log is None else in_flight_log.worker,
+            in_flight_log=in_flight_log,
+            metrics=launch.metrics_port is not None,
+        )
+
+
+class CaptureQueue:
+    """The part of a dead-letter queue that needs no driver."""
+
+    def __init__(
+        self, core: Core, name: str, given: Mapping[str, Any], strategy: DLQIntegrationStrategy | str, jitter: bool
+    ) -> None:
+        self.core = core
+        self.name = queue_name(name)
+        self.app = CallbackApp(self.name)
+        self.strategy: DLQIntegrationStrategy = check_choice("strategy", strategy, DLQIntegrationStrategy)
+        self.settings = resolve_settings(given, None)
+        self._given = given
+        self._jitter = jitter
+        self._functions: dict[str, DelayFunction] = {}
+        self._room: Room | None = None
+
+    def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
+        """Capture other failed calls from now on."""
+        self.strategy = check_choice("strategy", strategy, DLQIntegrationStrategy)
+
+    def add_policy(self, name: str, function: DelayFunction) -> None:
+        """Add a retry policy: a function from the number of failures so far, from 1 on, to seconds."""
+        if check_name("policy", name) in BACKOFFS:
+            raise InvalidInput(f"the policy '{name}' is built in; choose another name")
+        if not callable(function):
+            raise InvalidInput(f"a policy is a function from a number of failures to seconds, not {function!r:.60}")
+        self._functions[name] = function
+        self.core.add_backoff(name, function)
+
+    def captures(self, error: BaseException) -> bool:
+        """Whether the strategy captures a failed call."""
+        if not self.settings.enabled:
+            return False
+        if self.strategy is DLQIntegrationStrategy.SELECTIVE:
+            return BY_CATEGORY[classify(error)].policy != CapturePolicy.NEVER
+        return self.strategy is DLQIntegrationStrategy.AUTOMATIC
+
+    def new_id(self, name: str) -> str:
+        """Return an id for a call that has none."""
+        return flows.new_task_id(name)
+
+    def describe(
+        self,
+        task_id: str,
+        name: str,
+        payload: bytes,
+        error: BaseException | Failure | str,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        category: ErrorCategory | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        by_category: bool = True,
+    ) -> Capture:
+        """Return what is captured of a failed call. What is not said is taken from the table of categories, or from the
+        defaults of the queue. Raises if any of it is wrong."""
+        found = classify(error) if category is None else check_choice("error_category", category, ErrorCategory)
+        settings = self.settings
+        default = (
+            BY_CATEGORY[found]
+            if by_category
+            else Treatment(settings.default_retry_policy, settings.default_max_retries)
+        )
+        treatment = Treatment(
+            default.policy if policy is None else str(policy),
+            default.max_retries if max_retries is None else max_retries,
+        )
+        return Capture(
+            check_label("task_id", task_id),
+            name,
+            payload,
+            error,
+            treatment,
+            found,
+            metadata or {},
+            check_priority(priority),
+        )
+
+    def describe_task(self, task_id: str, task: Any, extra: Mapping[str, Any], error: Any, **options: Any) -> Capture:
+        """Return what is captured of a task that the callback can run."""
+        if self.strategy is DLQIntegrationStrategy.DISABLED or not self.settings.enabled:
+            raise CaptureDisabledError(self.name)
+        try:
+            payload, _ = encode_payload({"task": task, "extra": dict(extra)}, None, MAX_STORABLE_BYTES)
+        except InvalidPayload as problem:
+            raise InvalidPayload(problem.path, f"{problem.problem}; a task is captured as JSON") from None
+        return self.describe(task_id, CALLBACK, payload, error, **{"by_category": False, **options})
+
+    def capture(self, given: Capture) -> Flow[Receipt]:
+        """Put a task that failed, in a queue that is open."""
+        assert self._room is not None
+        return flows.capture(self.core, self.name, self._room, given, self._functions, self._jitter)
+
+    def open(self) -> Flow[None]:
+        """Create the queue if it does not exist, and read the settings of a config file, once."""
+        if self._room is not None:
+            return
+        yield from flows.ensure_queue(self.core, self.name, QUEUE_SETTINGS)
+        found = yield from registrations.list_registrations(SETTINGS_KIND, self.name)
+        self.settings = resolve_settings(self._given, found[0].value if found else None)
+        self._room = Room(self.settings.max_size)
+
+
+def classify(error: BaseException | Failure | str) -> ErrorCategory:
+    """Return the category of an error: an exception, or a text."""
+    return category_of(settle.failure_of(error, (), None).error_class)

@@ -1,0 +1,92 @@
+"""Settings of a capture queue: from arguments, the environment, and what a config file applied to the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from redrive.capture.retry_policies import CapturePolicy
+from redrive.errors import InvalidSetting
+
+SETTINGS_KIND = "capture"
+"""The kind of the registration that has the settings of a config file, by queue."""
+PREFIX = "REDRIVE_DLQ_"
+_YES_NO = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for a capture queue."""
+
+    enabled: bool = True
+    max_size: int = 10_000
+    default_retry_policy: str = CapturePolicy.EXPONENTIAL.value
+    default_max_retries: int = 3
+    retry_processor_enabled: bool = True
+    retry_interval_seconds: int = 60
+
+
+RANGES: Mapping[str, tuple[int, int]] = {
+    "max_size": (100, 100_000),
+    "default_max_retries": (0, 10),
+    "retry_interval_seconds": (10, 3600),
+}
+"""Ranges of settings in files and variables. An argument of a program may be any number from 0 on."""
+NAMES = CaptureSettings.__struct_fields__
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def resolve_settings(
+    given: Mapping[str, Any], stored: bytes | None, environ: Mapping[str, str] | None = None
+) -> CaptureSettings:
+    """Return the settings: an argument before a variable, that before what a file applied, that before the default.
+
+    Raises InvalidSetting, which names the argument or the variable, and the range.
+    """
+    variables = os.environ if environ is None else environ
+    values: dict[str, Any] = {} if stored is None else dict(msgspec.json.decode(stored))
+    for name in NAMES:
+        variable = variable_of(name)
+        if name in given and given[name] is not None:
+            values[name] = _argument(name, given[name])
+        elif variable in variables:
+            values[name] = parse_setting(name, variables[variable], variable)
+    return CaptureSettings(**{name: value for name, value in values.items() if name in NAMES})
+
+
+def parse_setting(name: str, value: object, where: str) -> Any:
+    """Return a setting from a file or a variable, within its range. `where` names it in the error."""
+    if name in RANGES:
+        return _number(value, where, *RANGES[name])
+    if name == "default_retry_policy":
+        if value not in tuple(CapturePolicy):
+            raise InvalidSetting(where, f"must be one of {', '.join(CapturePolicy)}, not {value!r:.40}")
+        return str(value)
+    read = value if isinstance(value, bool) else _YES_NO.get(str(value).strip().lower())
+    if read is None:
+        raise InvalidSetting(where, f"must be true or false, not {value!r:.40}")
+    return read
+
+
+def _argument(name: str, value: Any) -> Any:
+    if name in RANGES:
+        return _number(value, name, 0, None)
+    return value
+
+
+def _number(value: object, where: str, least: int, most: int | None) -> int:
+    limits = f"a whole number of {least} or more" if most is None else f"a whole number from {least:,} to {most:,}"
+    read: Callable[[str], int] = int
+    try:
+        number = value if isinstance(value, int) and not isinstance(value, bool) else read(str(value))
+    except ValueError:
+        raise InvalidSetting(where, f"must be {limits}, not {value!r:.40}") from None
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        raise InvalidSetting(where, f"must be {limits}, not {value!r:.40}")
+    return number

@@ -1,0 +1,188 @@
+"""`FailedTask`: a captured task as a program sees it, a view of its item; and the words for its status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Self
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.errors import InvalidPayload
+from redrive.model.classify import ErrorClass
+from redrive.model.item import Item, Status
+from redrive.task.task import TASK_HEADER
+
+CALLBACK = "retry_callback"
+"""The name under which the callback of the retry processor runs tasks that name no function."""
+ID_HEADER = "capture-id"
+POLICY_HEADER = "capture-policy"
+CATEGORY_HEADER = "capture-category"
+METADATA_HEADER = "capture-metadata"
+
+
+class DeadLetterStatus(StrEnum):
+    """The status of a captured task."""
+
+    PENDING = "pending"
+    """It waits for its next retry."""
+    RETRYING = "retrying"
+    """A retry runs now."""
+    EXHAUSTED = "exhausted"
+    """It is not retried automatically any more: a dead letter."""
+    COMPLETED = "completed"
+    """A retry succeeded."""
+    ARCHIVED = "archived"
+    """It was put aside, and can be restored."""
+
+
+class ErrorCategory(StrEnum):
+    """The kind of an error."""
+
+    TRANSIENT = "transient"
+    NETWORK = "network"
+    RESOURCE = "resource"
+    PERMISSION = "permission"
+    VALIDATION = "validation"
+    PERMANENT = "permanent"
+
+
+STATUS_OF_ITEM: Mapping[Status, DeadLetterStatus] = {
+    Status.PENDING: DeadLetterStatus.PENDING,
+    Status.FAILED: DeadLetterStatus.PENDING,
+    Status.ACTIVE: DeadLetterStatus.RETRYING,
+    Status.DEAD: DeadLetterStatus.EXHAUSTED,
+    Status.MOVING: DeadLetterStatus.EXHAUSTED,
+    Status.COMPLETED: DeadLetterStatus.COMPLETED,
+    Status.ARCHIVED: DeadLetterStatus.ARCHIVED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTask:
+    """A task that failed outside a queue, and its retries since."""
+
+    task_id: str
+    task: Any
+    """What `enqueue` was given; for a guarded function its name and its arguments."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further arguments for the callback, such as `repos`."""
+    error: str = ""
+    """The error that it was captured with."""
+    failed_at: datetime
+    retry_count: int = 0
+    max_retries: int = 3
+    retry_policy: str = "exponential"
+    next_retry_at: datetime | None = None
+    status: DeadLetterStatus = DeadLetterStatus.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict)
+    error_category: str | None = None
+    last_error: str = ""
+    total_attempts: int = 1
+    """Runs so far, with the one that failed outside."""
+    updated_at: datetime | None = None
+    """When something happened to it last."""
+    error_type: str = ""
+    fingerprint: str = ""
+    """Tasks with the same fingerprint failed for the same reason."""
+    traceback: str | None = None
+    result: Any = None
+    """What the retry that succeeded returned, if that can be written as JSON."""
+    item_id: str = ""
+    """The id of its item: for `broker.get`, `redrive dead show` and all that works on items."""
+
+    @property
+    def repos(self) -> list[Any]:
+        """The extra argument of that name; empty if it was not given."""
+        return list(self.extra.get("repos", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as values that JSON can hold; times in ISO 8601."""
+        values = {name: _plain(value) for name, value in asdict(self).items()}
+        return {**values, "repos": self.repos}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the task of what `to_dict` gave. Keys that are not known are passed over."""
+        known = {each.name for each in fields(cls)}
+        given = {name: value for name, value in values.items() if name in known}
+        if "repos" in values and "repos" not in given.get("extra", {}) and values["repos"]:
+            given["extra"] = {**given.get("extra", {}), "repos": values["repos"]}
+        for name in ("failed_at", "next_retry_at", "updated_at"):
+            if isinstance(given.get(name), str):
+                given[name] = datetime.fromisoformat(given[name])
+        given["status"] = DeadLetterStatus(given.get("status", DeadLetterStatus.PENDING))
+        return cls(**given)
+
+
+def task_of_item(item: Item) -> FailedTask:
+    """Return the view of an item of a capture queue."""
+    failures = [entry.failure for entry in item.history if entry.failure is not None]
+    first, last = (failures[0], failures[-1]) if failures else (None, None)
+    retry = item.overrides.retry
+    happened = [item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)]
+    waits = item.status in (Status.PENDING, Status.FAILED)
+    task, extra = _task_and_extra(item)
+    return FailedTask(
+        task_id=item.headers.get(ID_HEADER) or item.idempotency_key or item.id,
+        task=task,
+        extra=extra,
+        error="" if first is None else first.text,
+        failed_at=to_datetime(item.put_at),
+        retry_count=retry_count(item),
+        max_retries=max(0, retry.attempts - 1) if retry is not None else 0,
+        retry_policy=item.headers.get(POLICY_HEADER, ""),
+        next_retry_at=to_datetime(item.ready_at) if waits and item.ready_at is not None else None,
+        status=STATUS_OF_ITEM[item.status],
+        metadata=_decoded(item.headers.get(METADATA_HEADER)),
+        error_category=item.headers.get(CATEGORY_HEADER),
+        last_error="" if last is None else last.text,
+        total_attempts=item.counters.deliveries + 1,
+        updated_at=to_datetime(Instant(max(happened))),
+        error_type="" if last is None else last.type,
+        fingerprint="" if last is None else last.fingerprint,
+        traceback=None if last is None else last.traceback,
+        result=None if item.result is None else item.result.value,
+        item_id=item.id,
+    )
+
+
+def retry_count(item: Item) -> int:
+    """Return how many retries failed since the capture, or since an operator brought the task back."""
+    return max(0, item.counters.failures - (0 if item.counters.redrives else 1))
+
+
+def category_of(error_class: ErrorClass) -> ErrorCategory:
+    """Return the category of an error class. What killed its worker, or cannot be read, is permanent."""
+    return ErrorCategory.PERMANENT if error_class is ErrorClass.POISON else ErrorCategory(error_class.value)
+
+
+def to_datetime(at: Instant) -> datetime:
+    """Return an instant as a datetime in UTC."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+
+
+def _task_and_extra(item: Item) -> tuple[Any, dict[str, Any]]:
+    name = item.headers.get(TASK_HEADER, "")
+    try:
+        value = item.value
+    except InvalidPayload:
+        return None, {}
+    if name == CALLBACK and isinstance(value, dict):
+        return value.get("task"), value.get("extra") or {}
+    return {"function": name, "arguments": value}, {}
+
+
+def _decoded(text: str | None) -> dict[str, Any]:
+    try:
+        found = {} if text is None else msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

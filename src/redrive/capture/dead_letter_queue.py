@@ -1,0 +1,390 @@
+# Generated from async_dead_letter_queue.py by tools/blocking_api.py; edit that file.
+"""`DeadLetterQueue`: a dead-letter queue behind calls that fail outside a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+
+from redrive.broker.broker import Broker
+from redrive.broker.flow import Flow
+from redrive.capture import flows
+from redrive.capture.calls import checked_result, invoke, is_failed_result, run_blocking
+from redrive.capture.capture_errors import NoCallbackError
+from redrive.capture.capture_queue import CaptureProgram, CaptureQueue, DLQIntegrationStrategy, classify
+from redrive.capture.captured_task import CALLBACK, DeadLetterStatus, ErrorCategory, FailedTask
+from redrive.capture.flows import TaskFilter, TaskPage
+from redrive.capture.guard import Captured, Guard, GuardOptions
+from redrive.capture.manual_retry import ManualRetry
+from redrive.capture.retry_processor import RetryProcessor, run_due_tasks
+from redrive.connect import connect
+from redrive.errors import InvalidInput, short_repr
+from redrive.model.duration import DurationInput
+from redrive.model.failure import Failure
+from redrive.model.retry_policy import DelayFunction
+from redrive.model.state_machine import Verb
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+_Any = TypeVar("_Any")
+DEFAULT_CONCURRENCY = 8
+STOP_SECONDS = 30.0
+
+
+class DeadLetterQueue(CaptureProgram):
+    """A queue of tasks that failed elsewhere: a workflow run, a web hook, a cron job. They are retried by policy.
+
+    A captured task is an item of the queue `name`: its retries are the item's, its exhausted tasks are dead letters.
+    broker: a `Broker`, or a URL as for `connect`; then this closes what it opened.
+    max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds (60),
+    enabled, retry_processor_enabled: unset, what the variables REDRIVE_DLQ_… say, then what a config file says.
+    strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
+    time_limit: how long one retry by the callback may take.
+    """
+
+    def __init__(
+        self,
+        broker: Broker | str,
+        name: str = "captured",
+        *,
+        max_size: int | None = None,
+        default_retry_policy: str | None = None,
+        default_max_retries: int | None = None,
+        retry_interval_seconds: int | None = None,
+        enabled: bool | None = None,
+        retry_processor_enabled: bool | None = None,
+        strategy: DLQIntegrationStrategy | str = DLQIntegrationStrategy.AUTOMATIC,
+        jitter: bool = False,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        time_limit: DurationInput | None = None,
+        is_failure: Callable[[Any], bool] = is_failed_result,
+    ) -> None:
+        self._owns_broker = isinstance(broker, str)
+        self._broker = connect(broker) if isinstance(broker, str) else broker
+        if not isinstance(self._broker, Broker):
+            raise InvalidInput(f"a dead-letter queue takes a Broker or a URL, not {short_repr(broker, 60)}")
+        given = {
+            "max_size": max_size,
+            "default_retry_policy": default_retry_policy,
+            "default_max_retries": default_max_retries,
+            "retry_interval_seconds": retry_interval_seconds,
+            "enabled": enabled,
+            "retry_processor_enabled": retry_processor_enabled,
+        }
+        self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter)
+        self._concurrency = concurrency
+        self._time_limit = time_limit
+        self._is_failure = is_failure
+        self._processor: RetryProcessor | None = None
+
+    @property
+    def name(self) -> str:
+        """The queue of the captured tasks."""
+        return self._queue.name
+
+    @property
+    def strategy(self) -> DLQIntegrationStrategy:
+        """Which failures of guarded calls are captured."""
+        return self._queue.strategy
+
+    def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
+        """Capture other failures from now on, in this process."""
+        self._queue.set_strategy(strategy)
+
+    def add_policy(self, name: str, function: DelayFunction) -> None:
+        """Add a retry policy: a function from the number of failures so far, 1 at the first, to seconds.
+
+        Tasks store its name. A process that does not know it takes an exponential delay.
+        """
+        self._queue.add_policy(name, function)
+
+    def classify_error(self, error: BaseException | str) -> ErrorCategory:
+        """Return the category of an error."""
+        return classify(error)
+
+    @overload
+    def guard(self, function: F, /) -> F: ...
+    @overload
+    def guard(
+        self,
+        function: None = None,
+        /,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        on_failure: Literal["raise"] = "raise",
+        key: Callable[..., str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        timeout: DurationInput | None = None,
+        on_cancel: Literal["ignore", "capture"] = "ignore",
+    ) -> Callable[[F], F]: ...
+    @overload
+    def guard(
+        self,
+        function: None = None,
+        /,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        on_failure: Literal["handle"],
+        key: Callable[..., str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        timeout: DurationInput | None = None,
+        on_cancel: Literal["ignore", "capture"] = "ignore",
+    ) -> Callable[[Callable[P, R]], Callable[P, R | Captured]]: ...
+    def guard(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        on_failure: Literal["raise", "handle"] = "raise",
+        key: Callable[..., str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        timeout: DurationInput | None = None,
+        on_cancel: Literal["ignore", "capture"] = "ignore",
+    ) -> Any:
+        """Capture the failures of a function: a decorator, with or without options. Retries call the function itself.
+
+        policy, max_retries: unset, what the category of the error says. on_failure: raise the error, or return
+        `Captured(task_id)` (`handle`). key: a function of the arguments that returns the task id; unset, each failed
+        call is a separate task. name: what a retry finds the function by; unset, its module and name.
+        timeout: for coroutine functions; a call that takes longer fails. on_cancel: whether a cancelled call is
+        captured.
+        """
+        options = GuardOptions(policy, max_retries, on_failure, key, name, metadata, priority, timeout, on_cancel)
+        if function is not None:
+            return Guard(self._queue, function, options).wrap()
+        return lambda given: Guard(self._queue, given, options).wrap()
+
+    def enqueue(
+        self,
+        task_id: str,
+        task: Any,
+        error: BaseException | Failure | str,
+        retry_policy: str | None = None,
+        max_retries: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        error_category: ErrorCategory | str | None = None,
+        priority: str | int | None = None,
+        **extra: Any,
+    ) -> FailedTask:
+        """Capture a task that failed, and return it once it is on disk.
+
+        task, extra: values that JSON can hold; a retry is `callback(task, **extra)`. error: an exception, or a text.
+        A task id that is known gets one more failure. Raises CaptureFullError, and IdempotencyConflict for another task
+        under a known id.
+        """
+        self._open()
+        given = self._queue.describe_task(
+            task_id,
+            task,
+            extra,
+            error,
+            policy=retry_policy,
+            max_retries=max_retries,
+            metadata=metadata,
+            category=error_category,
+            priority=priority,
+        )
+        self._run(self._queue.capture(given))
+        found = self.get_task(given.task_id)
+        assert found is not None
+        return found
+
+    def execute_with_dlq(
+        self,
+        call: Callable[..., Any],
+        task: Any,
+        *,
+        task_id: str | None = None,
+        retry_policy: str | None = None,
+        max_retries: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        **extra: Any,
+    ) -> dict[str, Any]:
+        """Call `call(task, **extra)`. If it raises, or returns a failed result, the task is captured.
+
+        Returns a dictionary with `status` (`completed` or `failed`) and `result`, or `error`, `dlq_enqueued` and
+        `dlq_task_id`. If a failure cannot be captured, its error is raised with a note that says why.
+        """
+        try:
+            result = checked_result(invoke(call, task, **extra), self._is_failure)
+        except Exception as error:
+            return self._capture_call(
+                error,
+                task,
+                extra,
+                task_id=task_id,
+                policy=retry_policy,
+                max_retries=max_retries,
+                metadata=metadata,
+                priority=priority,
+            )
+        return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}
+
+    def _capture_call(
+        self, error: Exception, task: Any, extra: Mapping[str, Any], *, task_id: str | None, **options: Any
+    ) -> dict[str, Any]:
+        answer = {"status": "failed", "error": str(error), "dlq_enqueued": False, "dlq_task_id": None}
+        try:
+            self._open()
+            if not self._queue.captures(error):
+                return answer
+            id = self._queue.new_id("call") if task_id is None else task_id
+            given = self._queue.describe_task(id, task, extra, error, by_category=True, **options)
+            self._run(self._queue.capture(given))
+        except Exception as problem:
+            error.add_note(f"it could not be captured in '{self.name}': {problem}")
+            raise error from problem
+        return {**answer, "dlq_enqueued": True, "dlq_task_id": given.task_id}
+
+    def get_task(self, task_id: str) -> FailedTask | None:
+        """Return a task, or None. One that completed is found for a day."""
+        self._open()
+        return self._run(flows.get_task(self._queue.core, self.name, task_id))
+
+    def list_tasks(
+        self,
+        status: DeadLetterStatus | str | None = None,
+        *,
+        category: ErrorCategory | str | None = None,
+        policy: str | None = None,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """Return up to `limit` tasks (1 to 1,000), newest first. `cursor` of the list continues after them.
+
+        since, before: when they failed. due_before: whose next retry is before that.
+        """
+        self._open()
+        where = TaskFilter.parse(status, category, policy, since, before, due_before)
+        return self._run(flows.list_tasks(self.name, where, limit, cursor))
+
+    def retry_task(self, task_id: str) -> dict[str, Any]:
+        """Retry a task now: one run, here, by the callback or the function that it is for.
+
+        Returns `success`, `task_id`, `message`, and `result` or `error`. If the run fails, the task is unchanged.
+        If this process has no callback, the task is made due now, for a retry processor to run: `success` is False, and
+        the message says so.
+        """
+        self._open()
+        retry = self._run(ManualRetry.start(self._queue, task_id))
+        if not retry.is_here:
+            return retry.answer()
+        with retry.keep_lease(Broker(self._queue.core)):
+            try:
+                value = invoke(retry.function, *retry.args, **retry.kwargs)
+            except Exception as error:
+                return self._run(retry.fail(error))
+        return self._run(retry.complete(value))
+
+    def archive_task(self, task_id: str) -> bool:
+        """Put an exhausted task aside: it does not count for max_size any more. Returns False if it does not exist.
+
+        Raises WrongStatus for a task that is not exhausted.
+        """
+        return self._change(task_id, Verb.ARCHIVE)
+
+    def restore_task(self, task_id: str) -> bool:
+        """Undo `archive_task`. Returns False if there is no such task."""
+        return self._change(task_id, Verb.RESTORE)
+
+    def _change(self, task_id: str, verb: Verb) -> bool:
+        self._open()
+        return self._run(flows.archive(self._queue.core, self.name, task_id, verb))
+
+    def get_statistics(self) -> dict[str, Any]:
+        """Return counts by status, category and policy, and totals since the queue was created."""
+        self._open()
+        settings = self._queue.settings
+        return self._run(flows.statistics(self.name, settings.max_size, settings.retry_interval_seconds))
+
+    def set_callback(self, callback: Callable[..., Any]) -> None:
+        """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""
+        self._queue.app.set_callback(callback, is_failure=self._is_failure, time_limit=self._time_limit, loop=_loop())
+
+    def start_retry_processor(
+        self, callback: Callable[..., Any] | None = None, check_interval_seconds: float | None = None
+    ) -> None:
+        """Retry tasks when they are due, several at a time, in threads of this process, until `stop_retry_processor`.
+
+        A callback fails if it raises or returns a failed result. Due tasks wake the processor; `check_interval_seconds`
+        is the longest time between two polls. Any number of processes may run one.
+        """
+        self._open()
+        if callback is not None:
+            self.set_callback(callback)
+        if self._processor is not None and self._processor.is_running:
+            raise InvalidInput(f"a retry processor of '{self.name}' runs in this object already")
+        if not self._queue.app.tasks:
+            raise NoCallbackError("any", CALLBACK)
+        self._processor = RetryProcessor(self._queue.app, Broker(self._queue.core), self.name, self._concurrency)
+        self._processor.start()
+
+    def run_due_tasks(self) -> None:
+        """Run all tasks that are due now, and return: one cycle of a retry processor, for cron jobs and tests."""
+        self._open()
+        core = self._queue.core
+        run_blocking(run_due_tasks, self._queue.app, Broker(core), self.name, self._concurrency)
+
+    def stop_retry_processor(self, timeout: float = STOP_SECONDS) -> bool:
+        """Stop retries of this process. What runs may finish within `timeout` seconds; the rest is returned."""
+        processor, self._processor = self._processor, None
+        return True if processor is None else run_blocking(processor.stop, timeout)
+
+    def start_dlq_processor(self, callback: Callable[..., Any] | None = None) -> None:
+        """Start the retry processor, unless the settings `enabled` or `retry_processor_enabled` say no."""
+        self._open()
+        if self._queue.settings.enabled and self._queue.settings.retry_processor_enabled:
+            self.start_retry_processor(callback)
+
+    def stop_dlq_processor(self) -> None:
+        """Stop the retry processor."""
+        self.stop_retry_processor()
+
+    def shutdown(self) -> None:
+        """Stop the retry processor, and close what this opened. Twice is no error."""
+        self.stop_retry_processor()
+        if self._owns_broker:
+            self._broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"DeadLetterQueue(name={self.name!r}, store={self._queue.core.store.name!r})"
+
+    def _run(self, flow: Flow[_Any]) -> _Any:
+        return self._broker._run(flow)
+
+    def _open(self) -> None:
+        self._run(self._queue.open())
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, on which callbacks run."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,354 @@
+"""What a capture queue does, as flows: capture, find, retry, archive, count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from redrive.broker.flow import Flow, run_query
+from redrive.broker.flows import deliveries, manual_changes, registrations, settle
+from redrive.broker.flows import queues as queue_flows
+from redrive.broker.flows.inspection import check_cursor
+from redrive.broker.validation import check_integer, to_instant
+from redrive.capture.capture_errors import CaptureFullError
+from redrive.capture.captured_task import (
+    CATEGORY_HEADER,
+    ID_HEADER,
+    METADATA_HEADER,
+    POLICY_HEADER,
+    STATUS_OF_ITEM,
+    DeadLetterStatus,
+    ErrorCategory,
+    FailedTask,
+    task_of_item,
+)
+from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry
+from redrive.clock import Instant
+from redrive.contract.queries import FindItems, GetStats, Page
+from redrive.errors import InvalidInput, InvalidPayload, QueueExists, QueueNotFound, short_repr
+from redrive.model.classify import ErrorClass
+from redrive.model.duration import SECOND
+from redrive.model.failure import Failure
+from redrive.model.filter import Filter, Order
+from redrive.model.item import Item, Receipt, Status
+from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
+from redrive.model.payload import JSON
+from redrive.model.queue import QueueStats
+from redrive.model.state_machine import Verb
+from redrive.task.task import TASK_HEADER
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+E = TypeVar("E", bound=StrEnum)
+PRIORITIES = {"high": 8, "medium": DEFAULT_PRIORITY, "low": 2}
+PAGE = 500
+MAX_LISTED = 1_000
+ROOM_SECONDS = 1
+"""How long the size of the queue is trusted before it is read again."""
+_COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)
+"""Statuses of tasks whose categories and policies are counted."""
+_ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
+    each: tuple(status for status, named in STATUS_OF_ITEM.items() if named is each and status is not Status.MOVING)
+    for each in DeadLetterStatus
+}
+
+
+class Capture(NamedTuple):
+    """A task that failed, to be captured."""
+
+    task_id: str
+    name: str
+    """The function that can run it."""
+    payload: bytes
+    """JSON."""
+    error: BaseException | Failure | str
+    treatment: Treatment
+    category: ErrorCategory
+    metadata: Mapping[str, Any] = {}
+    priority: int = DEFAULT_PRIORITY
+
+
+class Room:
+    """How many tasks a capture queue holds: read now and then, and counted here in between."""
+
+    def __init__(self, max_size: int | None) -> None:
+        self.max_size = max_size
+        self._size = 0
+        self._read_at: Instant | None = None
+
+    def check(self, core: Core, queue: str) -> Flow[None]:
+        """Raise CaptureFullError if there is no room. Several processes may exceed the limit by what they add within a
+        second."""
+        if self.max_size is None:
+            return
+        now = core.clock.now()
+        is_old = self._read_at is None or not 0 <= now - self._read_at < ROOM_SECONDS * SECOND
+        if is_old or self._size >= self.max_size:
+            stats: QueueStats = yield from run_query(GetStats(queue))
+            self._size, self._read_at = size_of(stats), now
+        if self._size >= self.max_size:
+            raise CaptureFullError(queue, self._size, self.max_size)
+
+    def take(self) -> None:
+        """Count a task that was added."""
+        self._size += 1
+
+
+def check_choice(what: str, value: Any, kind: type[E]) -> E:
+    """Return the member of an enumeration that a text names."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(f"{what} is one of {', '.join(kind)}, not {short_repr(value, 40)}") from None
+
+
+def size_of(stats: QueueStats) -> int:
+    """Return the tasks that max_size counts: pending, in retry and exhausted."""
+    return stats.pending + stats.failed + stats.active + stats.dead
+
+
+def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
+    """Create the queue if it does not exist. One that exists keeps its settings."""
+    try:
+        yield from core.queue(name)
+    except QueueNotFound:
+        try:
+            yield from queue_flows.create(core, name, settings)
+        except QueueExists:  # another process was faster
+            yield from queue_flows.get(core, name)
+
+
+def capture(
+    core: Core, queue: str, room: Room, given: Capture, functions: Mapping[str, object], jitter: bool
+) -> Flow[Receipt]:
+    """Put a task that failed, judged by its own policy; or record one more failure of a task that is known.
+
+    Raises CaptureFullError for a new task, and IdempotencyConflict for another task under a known id.
+    """
+    headers = {
+        TASK_HEADER: given.name,
+        ID_HEADER: given.task_id,
+        POLICY_HEADER: str(given.treatment.policy),
+        CATEGORY_HEADER: given.category.value,
+    }
+    if given.metadata:
+        headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
+    item = deliveries.new_item(
+        given.payload,
+        content_type=JSON,
+        headers=headers,
+        priority=given.priority,
+        idempotency_key=given.task_id,
+        retry=item_retry(given.treatment, functions, jitter=jitter),
+    )
+    try:
+        yield from room.check(core, queue)
+    except CaptureFullError:
+        if (yield from _owner(core, queue, given.task_id)) is None:
+            raise
+    receipt: Receipt = yield from settle.put_failed(core, queue, item, _classified(given), None)
+    if not receipt.duplicate:
+        room.take()
+    return receipt
+
+
+def _classified(given: Capture) -> BaseException | Failure | str:
+    """Return the failure, of the category that the caller named."""
+    failure = settle.failure_of(given.error, (), None)
+    wanted = ErrorClass(given.category.value)
+    return failure if failure.error_class is wanted else msgspec.structs.replace(failure, error_class=wanted)
+
+
+def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
+    try:
+        text = msgspec.json.encode(dict(metadata)).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload("$.metadata", f"cannot be written as JSON: {error}") from None
+    if len(text) > MAX_HEADERS_BYTES // 2:
+        raise InvalidPayload("$.metadata", f"has {len(text):,} bytes, and the limit is {MAX_HEADERS_BYTES // 2:,}")
+    return text
+
+
+def new_task_id(name: str) -> str:
+    """Return an id for a call of a function that gives none."""
+    return f"{name[:80]}-{uuid4().hex}"
+
+
+def check_priority(priority: str | int | None) -> int:
+    """Return the priority of an item for `high`, `medium`, `low`, or a number from 0 to 9."""
+    if priority is None:
+        return DEFAULT_PRIORITY
+    if isinstance(priority, str):
+        if priority not in PRIORITIES:
+            raise InvalidInput(f"priority is high, medium, low, or a number from 0 to 9, not {priority!r:.40}")
+        return PRIORITIES[priority]
+    return priority
+
+
+def find_item(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
+    """Return the item of a task: the one that holds its id, or else the newest one that completed."""
+    task_id = check_label("task_id", task_id)
+    found: Item | None = yield from _owner(core, queue, task_id)
+    if found is not None:
+        return found
+    where = Filter(queue=queue, status=Status.COMPLETED, headers={ID_HEADER: task_id})
+    cursor: str | None = None
+    while True:
+        page: Page = yield from run_query(FindItems(where, Order.NEWEST, 1, cursor))
+        if page.items:
+            return page.items[0]
+        cursor = page.cursor
+        if cursor is None:
+            return None
+
+
+def _owner(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
+    items: list[Item | None] = yield from deliveries.find_by_key(core, queue, (task_id,), False)
+    return items[0]
+
+
+def get_task(core: Core, queue: str, task_id: str) -> Flow[FailedTask | None]:
+    """Return a task, or None."""
+    item = yield from find_item(core, queue, task_id)
+    return None if item is None else task_of_item(item)
+
+
+class TaskPage(list[FailedTask]):
+    """Tasks, and where to go on; `cursor` is None after the last ones."""
+
+    cursor: str | None = None
+
+
+class TaskFilter(NamedTuple):
+    """Which tasks are listed."""
+
+    status: DeadLetterStatus | None = None
+    category: ErrorCategory | None = None
+    policy: str | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+    due_before: datetime | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        status: DeadLetterStatus | str | None,
+        category: ErrorCategory | str | None,
+        policy: str | None,
+        since: datetime | None,
+        before: datetime | None,
+        due_before: datetime | None,
+    ) -> TaskFilter:
+        """Return the filter of what a caller gave. Raises InvalidInput for a status or category that there is not."""
+        return cls(
+            None if status is None else check_choice("status", status, DeadLetterStatus),
+            None if category is None else check_choice("category", category, ErrorCategory),
+            policy,
+            since,
+            before,
+            due_before,
+        )
+
+    def filters(self, queue: str) -> list[Filter]:
+        """Return the filters of items whose union this is, in order."""
+        headers = {CATEGORY_HEADER: self.category, POLICY_HEADER: self.policy}
+        wanted = {name: str(value) for name, value in headers.items() if value is not None}
+        statuses: tuple[Status | None, ...] = (None,) if self.status is None else _ITEM_STATUSES[self.status]
+        return [
+            Filter(
+                queue=queue,
+                status=status,
+                headers=wanted or None,
+                since=None if self.since is None else to_instant("since", self.since),
+                until=None if self.before is None else to_instant("before", self.before),
+            )
+            for status in statuses
+        ]
+
+    def is_due(self, task: FailedTask) -> bool:
+        """Whether a task is due before the time that was asked for."""
+        if self.due_before is None:
+            return True
+        return task.next_retry_at is not None and task.next_retry_at < self.due_before
+
+
+def list_tasks(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[TaskPage]:
+    """Return tasks, newest first, and a cursor if there are more."""
+    check_integer("limit", limit, 1, MAX_LISTED)
+    filters = where.filters(queue)
+    at, _, position = (cursor or "0:").partition(":")
+    if not at.isdigit() or int(at) >= len(filters):
+        raise InvalidInput(f"cursor is what list_tasks returned, not {cursor!r:.40}")
+    found = TaskPage()
+    index, place = int(at), position or None
+    check_cursor(place)
+    while index < len(filters):
+        page: Page = yield from run_query(FindItems(filters[index], Order.NEWEST, limit - len(found), place))
+        found += [task for item in page.items if where.is_due(task := task_of_item(item))]
+        place = page.cursor
+        if place is None:
+            index += 1
+        if len(found) >= limit:
+            break
+    if index < len(filters):
+        found.cursor = f"{index}:{place or ''}"
+    return found
+
+
+def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[bool]:
+    """Archive or restore a task. Returns False if it does not exist."""
+    item = yield from find_item(core, queue, task_id)
+    if item is None:
+        return False
+    yield from manual_changes.change(core, verb, item.id, None)
+    return True
+
+
+def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[str, Any]]:
+    """Return counts of tasks, and totals since the queue was created."""
+    stats: QueueStats = yield from run_query(GetStats(queue))
+    size = size_of(stats)
+    categories: dict[str, int] = dict.fromkeys(ErrorCategory, 0)
+    policies: dict[str, int] = dict.fromkeys(CapturePolicy, 0)
+    for status in _COUNTED:
+        cursor: str | None = None
+        while True:
+            page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, PAGE, cursor))
+            for item in page.items:
+                for header, counts in ((CATEGORY_HEADER, categories), (POLICY_HEADER, policies)):
+                    if (named := item.headers.get(header)) is not None:
+                        counts[named] = counts.get(named, 0) + 1
+            cursor = page.cursor
+            if cursor is None:
+                break
+    workers = yield from registrations.workers()
+    return {
+        "queue_size": size,
+        "max_size": max_size,
+        "utilization_percent": 0.0 if not max_size else round(100 * size / max_size, 2),
+        "status_breakdown": {
+            "pending": stats.pending + stats.failed,
+            "retrying": stats.active,
+            "exhausted": stats.dead,
+            "completed": stats.completed,
+            "archived": stats.archived,
+        },
+        "error_categories": {str(category): count for category, count in categories.items()},
+        "retry_policies": {str(policy): count for policy, count in policies.items()},
+        "lifetime_stats": {
+            "enqueued_total": stats.put_total,
+            "retry_success": stats.completed_total,
+            "retry_failed": stats.failed_total - stats.captured_total,
+            "exhausted": stats.dead_total,
+            "manually_retried": stats.redriven_total,
+            "archived": stats.archived_total,
+        },
+        "is_processor_running": any(queue in worker.queues for worker in workers),
+        "retry_interval_seconds": interval,
+    }

@@ -1,0 +1,196 @@
+"""Guards: functions whose failures are captured, and retried by calling the same function again.
+
+A guard costs a call that succeeds nothing but a `try`. What it captures are the arguments at the time when the call
+fails, written as JSON and checked by the types of the function. The error of the call is raised unchanged, with a note
+that says where the task is; if it could not be captured, the note says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.broker import Broker
+from redrive.broker.flow import Flow
+from redrive.errors import InvalidInput, short_repr
+from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.limits import check_name
+from redrive.task.arguments import Arguments
+from redrive.telemetry import events
+
+if TYPE_CHECKING:
+    from redrive.capture.capture_queue import CaptureQueue
+
+_MARK = "__redrive_task_id__"
+"""The attribute of an exception that was captured: its task id."""
+_log = events.logger("redrive.capture")
+
+
+class Captured(NamedTuple):
+    """What a guarded call returns with `on_failure="handle"`, if it failed and was captured."""
+
+    task_id: str
+
+
+class GuardOptions(NamedTuple):
+    """How the failures of one function are captured."""
+
+    policy: str | None = None
+    max_retries: int | None = None
+    on_failure: Literal["raise", "handle"] = "raise"
+    key: Callable[..., str] | None = None
+    name: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    priority: str | int | None = None
+    timeout: DurationInput | None = None
+    on_cancel: Literal["ignore", "capture"] = "ignore"
+
+
+class Guard:
+    """Captures the failures of one function."""
+
+    def __init__(self, queue: CaptureQueue, function: Callable[..., Any], options: GuardOptions) -> None:
+        _check(function, options)
+        self._queue = queue
+        self._options = options
+        self._function = function
+        self.name = check_name("name", options.name or _default_name(function))
+        self._arguments = Arguments(self.name, function)
+        queue.app.register(self.name, function, options.timeout if _is_async(function) else None)
+
+    def wrap(self) -> Callable[..., Any]:
+        """Return the function that is called instead."""
+        return self._async_wrapper() if _is_async(self._function) else self._wrapper()
+
+    def _wrapper(self) -> Callable[..., Any]:
+        function = self._function
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                try:
+                    task_id = Broker(self._queue.core)._run(self._capture(error, args, kwargs))
+                except Exception as problem:
+                    task_id = None
+                    self._report_problem(error, problem)
+                return self._answer(error, task_id)
+
+        return guarded
+
+    def _async_wrapper(self) -> Callable[..., Any]:
+        function, timeout = self._function, self._options.timeout
+        seconds = None if timeout is None else parse_duration(timeout, "timeout") / SECOND
+        caught = BaseException if self._options.on_cancel == "capture" else Exception
+
+        @functools.wraps(function)
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if seconds is None:
+                    return await function(*args, **kwargs)
+                return await asyncio.wait_for(function(*args, **kwargs), seconds)
+            except caught as error:
+                if not isinstance(error, Exception | asyncio.CancelledError):
+                    raise
+                try:
+                    task_id = await _shielded(AsyncBroker(self._queue.core)._run(self._capture(error, args, kwargs)))
+                except Exception as problem:
+                    task_id = None
+                    self._report_problem(error, problem)
+                return self._answer(error, task_id)
+
+        return guarded
+
+    def _capture(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[str | None]:
+        """Capture a failed call, and return its task id. None: the strategy does not capture it."""
+        queue, options = self._queue, self._options
+        yield from queue.open()
+        known: str | None = getattr(error, _MARK, None)
+        if known is not None or not queue.captures(error):  # a guard within the call has captured it
+            return known
+        task_id = queue.new_id(self.name) if options.key is None else options.key(*args, **kwargs)
+        given = queue.describe(
+            task_id,
+            self.name,
+            self._arguments.encode(args, kwargs),
+            error,
+            policy=options.policy,
+            max_retries=options.max_retries,
+            metadata=options.metadata,
+            priority=options.priority,
+        )
+        yield from queue.capture(given)
+        with contextlib.suppress(Exception):  # an exception may refuse attributes
+            setattr(error, _MARK, given.task_id)
+        _add_note(error, f"captured as task '{given.task_id}' in '{queue.name}'")
+        return given.task_id
+
+    def _report_problem(self, error: BaseException, problem: Exception) -> None:
+        """Say in a note of the error why it could not be captured, and in the log."""
+        _add_note(error, f"it could not be captured in '{self._queue.name}': {problem}")
+        _log.error("capture_failed", queue=self._queue.name, task=self.name, error=str(problem))
+
+    def _answer(self, error: BaseException, task_id: str | None) -> Captured:
+        """Raise the error, or return what the caller wants to have instead if it was captured."""
+        if self._options.on_failure == "raise" or task_id is None or not isinstance(error, Exception):
+            raise error
+        return Captured(task_id)
+
+
+def _check(function: Callable[..., Any], options: GuardOptions) -> None:
+    if not callable(function) or isinstance(function, type):
+        raise InvalidInput(f"a guard is for functions, not {short_repr(function, 60)}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidInput(f"a guarded function returns once, and {function.__qualname__} yields")
+    first = next(iter(inspect.signature(function).parameters), "")
+    if first in ("self", "cls") and not inspect.ismethod(function):
+        raise InvalidInput(
+            f"{function.__qualname__} is a method, and a retry has no object to call it on; guard a bound one: "
+            f"dlq.guard(name='…')(thing.method)"
+        )
+    if options.on_failure not in ("raise", "handle"):
+        raise InvalidInput(f"on_failure is 'raise' or 'handle', not {options.on_failure!r:.40}")
+    if options.on_cancel not in ("ignore", "capture"):
+        raise InvalidInput(f"on_cancel is 'ignore' or 'capture', not {options.on_cancel!r:.40}")
+    if options.timeout is not None and not _is_async(function):
+        raise InvalidInput("timeout is for coroutine functions: a function in a thread cannot be ended from outside")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
+def _default_name(function: Callable[..., Any]) -> str:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or name is None:
+        raise InvalidInput("this function has no name by which a retry finds it; give one: guard(name='…')")
+    return f"{module}.{name}".replace("<locals>.", "").replace("__main__.", "")
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    with contextlib.suppress(Exception):
+        error.add_note(note)
+
+
+async def _shielded(work: Coroutine[Any, Any, str | None]) -> str | None:
+    """Wait for a capture. A cancellation waits for it too, and is raised then."""
+    running = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError as error:
+            if running.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            break
+    if cancelled is not None:
+        raise cancelled
+    return running.result()

@@ -1,0 +1,75 @@
+"""Retry policies of captured tasks by name, and which one an error gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from redrive.capture.capture_errors import UnknownPolicyError
+from redrive.capture.captured_task import ErrorCategory
+from redrive.errors import InvalidInput
+from redrive.model.duration import HOUR, MINUTE
+from redrive.model.retry_policy import IMMEDIATE, NEVER, Backoff, BackoffKind
+from redrive.model.retry_policy import RetryPolicy as ItemRetry
+
+MAX_RETRIES = 1000
+
+
+class CapturePolicy(StrEnum):
+    """When a captured task is retried. n is the number of retries so far."""
+
+    NEVER = "never"
+    """It is kept for an operator."""
+    LINEAR = "linear"
+    """After 5 × (n + 1) minutes."""
+    EXPONENTIAL = "exponential"
+    """After min(2^n, 60) minutes."""
+    IMMEDIATE = "immediate"
+    """In the next cycle of the processor."""
+
+
+BACKOFFS: Mapping[str, Backoff] = {
+    CapturePolicy.NEVER: NEVER,
+    CapturePolicy.LINEAR: Backoff(BackoffKind.LINEAR, base=5 * MINUTE),
+    CapturePolicy.EXPONENTIAL: Backoff(BackoffKind.EXPONENTIAL, base=MINUTE, cap=HOUR),
+    CapturePolicy.IMMEDIATE: IMMEDIATE,
+}
+
+
+class Treatment(NamedTuple):
+    """The policy for an error."""
+
+    policy: str
+    max_retries: int
+
+
+BY_CATEGORY: Mapping[ErrorCategory, Treatment] = {
+    ErrorCategory.TRANSIENT: Treatment(CapturePolicy.EXPONENTIAL, 5),
+    ErrorCategory.NETWORK: Treatment(CapturePolicy.EXPONENTIAL, 3),
+    ErrorCategory.RESOURCE: Treatment(CapturePolicy.LINEAR, 2),
+    ErrorCategory.PERMISSION: Treatment(CapturePolicy.NEVER, 0),
+    ErrorCategory.VALIDATION: Treatment(CapturePolicy.NEVER, 0),
+    ErrorCategory.PERMANENT: Treatment(CapturePolicy.NEVER, 0),
+}
+"""What guarded calls get by the category of their error."""
+
+
+def item_retry(treatment: Treatment, functions: Mapping[str, object], *, jitter: bool) -> ItemRetry:
+    """Return the retry policy of an item: the run that was captured is its first attempt.
+
+    Raises UnknownPolicyError, and InvalidInput for a number of retries that is none.
+    """
+    policy, retries = str(treatment.policy), treatment.max_retries
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
+        raise InvalidInput(f"max_retries is a whole number from 0 to {MAX_RETRIES:,}, not {retries!r:.40}")
+    backoff = BACKOFFS.get(policy)
+    if backoff is None:
+        if policy not in functions:
+            raise UnknownPolicyError(policy, (*CapturePolicy, *functions))
+        backoff = Backoff(BackoffKind.FUNCTION, function=policy)
+    if backoff is NEVER or not retries:
+        return ItemRetry(attempts=1, delay=backoff)
+    return ItemRetry(attempts=retries + 1, delay=msgspec.structs.replace(backoff, jitter=jitter))

@@ -1,0 +1,162 @@
+"""The retry processor: a worker that runs captured tasks when they are due, with the functions that this process knows.
+
+Tasks that name a function are run by it; all others by the callback. A task for a function that this process does not
+know goes back to the queue for a while: another process may know it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from redrive.broker.broker import Broker
+from redrive.capture.calls import checked_result, is_failed_result
+from redrive.capture.captured_task import CALLBACK
+from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND, DurationInput
+from redrive.task.app import App
+from redrive.task.arguments import Arguments
+from redrive.task.context import Context, Release
+from redrive.task.task import Task
+from redrive.worker.worker import Worker
+
+UNKNOWN_SECONDS = 60
+"""When a task is leased again that no function of this process can run."""
+
+
+class KnownTasks(Mapping[str, Task[..., Any]]):
+    """Functions by name. For a name that is not known, `get` gives one that leaves the task to other processes."""
+
+    def __init__(self, tasks: Mapping[str, Task[..., Any]], unknown: Task[..., Any]) -> None:
+        self._tasks = tasks
+        self._unknown = unknown
+
+    def __getitem__(self, name: str) -> Task[..., Any]:
+        return self._tasks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the function of this name, or the one for names that are not known."""
+        return self._tasks.get(name, self._unknown)
+
+
+class CallbackApp(App):
+    """The functions that can run captured tasks. It opens no store: its worker is given a broker."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__("memory://")
+        self._declared_queue = self.queue(queue)
+        unknown: Task[..., Any] = Task(self._declared_queue, _leave_to_others, {"name": "unknown"})
+        unknown.arguments = _AnyArguments("unknown", _leave_to_others)
+        self.tasks = KnownTasks(self._tasks, unknown)
+        self.callback: Callable[..., Any]
+        """What runs tasks that name no function, once it is set."""
+        self.is_failure: Callable[[Any], bool] = is_failed_result
+
+    def knows(self, name: str) -> bool:
+        """Whether a function has this name."""
+        return name in self._tasks
+
+    def register(self, name: str, function: Callable[..., Any], time_limit: DurationInput | None = None) -> None:
+        """Add a function. Raises InvalidInput if another one has that name."""
+        options: dict[str, Any] = {"name": name}
+        if time_limit is not None:
+            options["time_limit"] = time_limit
+        self._declared_queue.task(**options)(function)
+
+    def set_callback(
+        self,
+        callback: Callable[..., Any],
+        *,
+        is_failure: Callable[[Any], bool] = is_failed_result,
+        time_limit: DurationInput | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """Run tasks that name no function by this callback: callback(task, **extra).
+
+        With `loop`, a coroutine function runs on that event loop, where what it uses belongs.
+        """
+        if not callable(callback):
+            raise InvalidInput(f"a callback is a function of the task, not {callback!r:.60}")
+        self.callback, self.is_failure = callback, is_failure
+        self._tasks.pop(CALLBACK, None)
+        run = _on_loop(callback, loop) if loop is not None else callback
+        if asyncio.iscoroutinefunction(callback) and loop is None:
+
+            async def retry_async(task: Any, extra: dict[str, Any]) -> Any:
+                return checked_result(await run(task, **extra), is_failure)
+
+            self.register(CALLBACK, retry_async, time_limit)
+            return
+
+        def retry(task: Any, extra: dict[str, Any]) -> Any:
+            return checked_result(run(task, **extra), is_failure)
+
+        self.register(CALLBACK, retry, time_limit)
+
+
+class _AnyArguments(Arguments):
+    """Takes no argument from any payload."""
+
+    def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
+        return (), {}
+
+
+def _leave_to_others() -> Release:
+    return Release(UNKNOWN_SECONDS, "no function of this process can run it; another one may")
+
+
+def _on_loop(callback: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
+    """Return a function for another thread that runs a callback on an event loop, and waits for it."""
+
+    def run(task: Any, **extra: Any) -> Any:
+        async def called() -> Any:
+            value = callback(task, **extra)
+            return await value if asyncio.iscoroutine(value) or asyncio.isfuture(value) else value
+
+        future = asyncio.run_coroutine_threadsafe(called(), loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    return run
+
+
+def run_due_tasks(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
+    """Run tasks that are due, until there are none, in this thread."""
+    Worker(app, broker=broker, queues=[queue], concurrency=concurrency).run(until_idle=True)
+
+
+class RetryProcessor:
+    """Runs the worker in a thread, from `start` to `stop`."""
+
+    def __init__(self, app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
+        self._worker = Worker(app, broker=broker, queues=[queue], concurrency=concurrency)
+        self._thread = threading.Thread(target=self._worker.run, name="redrive-capture", daemon=True)
+
+    def start(self) -> None:
+        """Start the worker."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker has not ended."""
+        return self._thread.is_alive()
+
+    def stop(self, timeout: float) -> bool:
+        """Let what runs finish, up to `timeout` seconds. Returns whether the worker has ended."""
+        self._worker.stop()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._worker.stop(at_once=True)
+            self._thread.join(SECOND / 1_000_000)
+        return not self._thread.is_alive()

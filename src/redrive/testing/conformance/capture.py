@@ -1,0 +1,285 @@
+"""Capture: tasks that failed outside a queue are kept, and retried by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redrive import Broker
+from redrive.capture import (
+    CaptureFullError,
+    DeadLetterQueue,
+    DeadLetterStatus,
+    ErrorCategory,
+    FailedTask,
+    RetryPolicy,
+    UnknownPolicyError,
+)
+from redrive.errors import IdempotencyConflict, InvalidInput, InvalidPayload
+from redrive.testing.conformance.suite import Suite
+from redrive.testing.fake_clock import FakeClock
+
+TASK = {"type": "code_sweep"}
+REPOS = ["/path/to/repo"]
+MINUTE = timedelta(minutes=1)
+
+
+class Callback:
+    """A callback that fails a number of times, and records what it was called with."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        self.calls: list[tuple[Any, dict[str, Any]]] = []
+
+    def __call__(self, task: Any, **extra: Any) -> Any:
+        """One run."""
+        self.calls.append((task, extra))
+        if len(self.calls) <= self.failures:
+            raise ConnectionError(f"run {len(self.calls)}")
+        return {"status": "completed", "runs": len(self.calls)}
+
+
+class DeadLetterQueueConformance(Suite):
+    """What a dead-letter queue promises."""
+
+    @pytest.fixture
+    def dlq(self, broker: Broker) -> Iterator[DeadLetterQueue]:
+        """A dead-letter queue."""
+        with DeadLetterQueue(broker) as dlq:
+            yield dlq
+
+    def enqueue(self, dlq: DeadLetterQueue, id: str = "wf_1", error: Any = "Connection timeout", **options: Any) -> Any:
+        """Capture a task."""
+        return dlq.enqueue(id, TASK, error, repos=REPOS, **options)
+
+    def test_captured_task_is_kept_with_its_error_and_due_by_its_policy(
+        self, dlq: DeadLetterQueue, clock: FakeClock
+    ) -> None:
+        task = self.enqueue(dlq, max_retries=5, metadata={"team": "payments"})
+        now = datetime.fromtimestamp(clock.now() / 1_000_000, UTC)
+        assert (task.task_id, task.task, task.repos, task.error) == ("wf_1", TASK, REPOS, "Connection timeout")
+        assert (task.status, task.retry_count, task.max_retries) == (DeadLetterStatus.PENDING, 0, 5)
+        assert (task.retry_policy, task.error_category) == ("exponential", "network")
+        assert (task.failed_at, task.next_retry_at) == (now, now + MINUTE)
+        assert task.metadata == {"team": "payments"}
+        assert dlq.get_task("wf_1") == task
+        assert FailedTask.from_dict(task.to_dict()) == task
+
+    @pytest.mark.parametrize(
+        ("policy", "minutes"),
+        [
+            (RetryPolicy.EXPONENTIAL, [1, 2, 4, 8, 16, 32, 60, 60]),
+            (RetryPolicy.LINEAR, [5, 10, 15, 20]),
+            (RetryPolicy.IMMEDIATE, [0, 0, 0]),
+        ],
+    )
+    def test_delays_of_each_policy(
+        self, dlq: DeadLetterQueue, clock: FakeClock, policy: RetryPolicy, minutes: list[int]
+    ) -> None:
+        dlq.set_callback(Callback(len(minutes)))
+        self.enqueue(dlq, retry_policy=policy, max_retries=len(minutes) + 1)
+        seen: list[float] = []
+        for _ in minutes:
+            task = dlq.get_task("wf_1")
+            assert task is not None
+            assert task.next_retry_at is not None
+            wait = task.next_retry_at - datetime.fromtimestamp(clock.now() / 1_000_000, UTC)
+            seen.append(wait / MINUTE)
+            if wait:
+                clock.advance(wait - timedelta(seconds=1))
+                dlq.run_due_tasks()
+                assert dlq.get_task("wf_1").retry_count == task.retry_count  # type: ignore[union-attr]
+                clock.advance("1s")
+                dlq.run_due_tasks()
+            else:
+                break
+        assert seen == (minutes if minutes[0] else [0])
+
+    def test_task_is_retried_until_it_succeeds(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        callback = Callback(failures=2)
+        dlq.set_callback(callback)
+        self.enqueue(dlq)
+        for _ in range(3):
+            clock.advance("1h")
+            dlq.run_due_tasks()
+        assert callback.calls == [(TASK, {"repos": REPOS})] * 3
+        task = dlq.get_task("wf_1")
+        assert task is not None
+        assert (task.status, task.result) == (DeadLetterStatus.COMPLETED, {"status": "completed", "runs": 3})
+        assert (task.total_attempts, task.last_error) == (4, "run 2")
+
+    def test_task_is_exhausted_after_its_retries_and_kept_as_a_dead_letter(
+        self, dlq: DeadLetterQueue, broker: Broker, clock: FakeClock
+    ) -> None:
+        callback = Callback(failures=100)
+        dlq.set_callback(callback)
+        self.enqueue(dlq, max_retries=2)
+        for _ in range(5):
+            clock.advance("1h")
+            dlq.run_due_tasks()
+        task = dlq.get_task("wf_1")
+        assert task is not None
+        assert len(callback.calls) == 2
+        assert (task.status, task.retry_count, task.next_retry_at) == (DeadLetterStatus.EXHAUSTED, 2, None)
+        (letter,) = broker.find(queue="captured").items
+        assert letter.id == task.item_id
+
+    @pytest.mark.parametrize("options", [{"retry_policy": "never"}, {"max_retries": 0}])
+    def test_task_that_is_never_retried_is_exhausted_immediately(
+        self, dlq: DeadLetterQueue, options: dict[str, Any]
+    ) -> None:
+        assert self.enqueue(dlq, **options).status is DeadLetterStatus.EXHAUSTED
+
+    def test_failed_result_is_a_failure(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        dlq.set_callback(lambda task, **extra: {"status": "failed", "error": "still down"})
+        self.enqueue(dlq)
+        clock.advance("1h")
+        dlq.run_due_tasks()
+        task = dlq.get_task("wf_1")
+        assert task is not None
+        assert (task.status, task.last_error) == (DeadLetterStatus.PENDING, "still down")
+
+    def test_known_task_gets_one_more_failure_and_is_there_once(self, dlq: DeadLetterQueue) -> None:
+        first = self.enqueue(dlq)
+        again = self.enqueue(dlq, error="and again")
+        assert again.item_id == first.item_id
+        assert (again.error, again.last_error) == ("Connection timeout", "and again")
+        with pytest.raises(IdempotencyConflict):
+            dlq.enqueue("wf_1", {"type": "another"}, "error")
+        assert len(dlq.list_tasks()) == 1
+
+    def test_id_of_a_completed_task_is_free(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        dlq.set_callback(Callback())
+        first = self.enqueue(dlq)
+        clock.advance("1h")
+        dlq.run_due_tasks()
+        second = dlq.enqueue("wf_1", {"type": "another"}, "error")
+        assert second.item_id != first.item_id
+        assert second.status is DeadLetterStatus.PENDING
+
+    def test_full_queue_refuses_new_tasks_loudly_and_takes_failures_of_known_ones(self, broker: Broker) -> None:
+        dlq = DeadLetterQueue(broker, max_size=2)
+        self.enqueue(dlq, "a")
+        self.enqueue(dlq, "b", max_retries=0)
+        with pytest.raises(CaptureFullError, match="has 2 tasks, and max_size is 2"):
+            self.enqueue(dlq, "c")
+        assert self.enqueue(dlq, "a", error="again").last_error == "again"
+        assert dlq.archive_task("b")
+        assert self.enqueue(dlq, "c").status is DeadLetterStatus.PENDING
+
+    def test_tasks_are_listed_by_status_category_policy_and_time(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        self.enqueue(dlq, "a")
+        clock.advance("1h")
+        middle = datetime.fromtimestamp(clock.now() / 1_000_000, UTC)
+        self.enqueue(dlq, "b", error=PermissionError("no"), retry_policy="linear")
+        self.enqueue(dlq, "c", max_retries=0)
+
+        def listed(*args: Any, **options: Any) -> list[str]:
+            return sorted(task.task_id for task in dlq.list_tasks(*args, **options))
+
+        assert listed() == ["a", "b", "c"]
+        assert listed(DeadLetterStatus.PENDING) == ["a", "b"]
+        assert listed("exhausted") == ["c"]
+        assert listed(category="permission") == ["b"]
+        assert listed(policy="linear") == ["b"]
+        assert listed(since=middle) == ["b", "c"]
+        assert listed(before=middle) == ["a"]
+        assert listed(due_before=middle) == ["a"]
+        page = dlq.list_tasks(limit=2)
+        rest = dlq.list_tasks(limit=2, cursor=page.cursor)
+        assert sorted(task.task_id for task in [*page, *rest]) == ["a", "b", "c"]
+
+    def test_retry_here_and_now(self, dlq: DeadLetterQueue) -> None:
+        callback = Callback(failures=1)
+        dlq.set_callback(callback)
+        before = self.enqueue(dlq)
+        answer = dlq.retry_task("wf_1")
+        assert (answer["success"], answer["task_id"], answer["error"]) == (False, "wf_1", "run 1")
+        after = dlq.get_task("wf_1")
+        assert after is not None
+        assert (after.status, after.next_retry_at) == (before.status, before.next_retry_at)
+        answer = dlq.retry_task("wf_1")
+        assert (answer["success"], answer["result"]["runs"]) == (True, 2)
+        assert dlq.get_task("wf_1").status is DeadLetterStatus.COMPLETED  # type: ignore[union-attr]
+
+    def test_exhausted_task_is_retried_and_stays_exhausted_if_that_fails(
+        self, dlq: DeadLetterQueue, broker: Broker
+    ) -> None:
+        dlq.set_callback(Callback(failures=1))
+        self.enqueue(dlq, max_retries=0)
+        assert not dlq.retry_task("wf_1")["success"]
+        task = dlq.get_task("wf_1")
+        assert task is not None
+        assert (task.status, task.last_error) == (DeadLetterStatus.EXHAUSTED, "run 1")
+        assert len(broker.get(task.item_id).deaths) == 1
+        assert dlq.retry_task("wf_1")["success"]
+        assert broker.find(queue="captured").items == ()
+
+    def test_retry_without_a_callback_makes_the_task_due(self, dlq: DeadLetterQueue) -> None:
+        self.enqueue(dlq, max_retries=0)
+        answer = dlq.retry_task("wf_1")
+        assert not answer["success"]
+        assert "due now" in answer["message"]
+        callback = Callback()
+        dlq.set_callback(callback)
+        dlq.run_due_tasks()
+        assert len(callback.calls) == 1
+        assert not dlq.retry_task("nobody")["success"]
+
+    def test_archived_task_is_put_aside_and_restored(self, dlq: DeadLetterQueue) -> None:
+        self.enqueue(dlq, max_retries=0)
+        assert dlq.archive_task("wf_1")
+        assert dlq.get_task("wf_1").status is DeadLetterStatus.ARCHIVED  # type: ignore[union-attr]
+        assert dlq.list_tasks("exhausted") == []
+        assert dlq.restore_task("wf_1")
+        assert dlq.get_task("wf_1").status is DeadLetterStatus.EXHAUSTED  # type: ignore[union-attr]
+        assert not dlq.archive_task("unknown")
+
+    def test_statistics_have_every_key_and_count_what_happened(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        dlq.set_callback(Callback(failures=1))
+        self.enqueue(dlq, "a")
+        self.enqueue(dlq, "b", error=PermissionError("no"), max_retries=0)
+        self.enqueue(dlq, "c", retry_policy="linear")
+        clock.advance("1m")
+        dlq.run_due_tasks()  # a fails
+        dlq.archive_task("b")
+        assert dlq.get_statistics() == {
+            "queue_size": 2,
+            "max_size": 10_000,
+            "utilization_percent": 0.02,
+            "status_breakdown": {"pending": 2, "retrying": 0, "exhausted": 0, "completed": 0, "archived": 1},
+            "error_categories": {str(category): 2 * (category == "network") for category in ErrorCategory},
+            "retry_policies": {"never": 0, "linear": 1, "exponential": 1, "immediate": 0},
+            "lifetime_stats": {
+                "enqueued_total": 3,
+                "retry_success": 0,
+                "retry_failed": 1,
+                "exhausted": 1,
+                "manually_retried": 0,
+                "archived": 1,
+            },
+            "is_processor_running": False,
+            "retry_interval_seconds": 60,
+        }
+
+    def test_custom_policy_by_name(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        dlq.add_policy("slow", lambda n: 7200 * n)
+        task = self.enqueue(dlq, retry_policy="slow")
+        assert task.next_retry_at == datetime.fromtimestamp(clock.now() / 1_000_000, UTC) + 120 * MINUTE
+        assert task.retry_policy == "slow"
+
+    def test_wrong_input_is_refused_and_nothing_is_there(self, dlq: DeadLetterQueue) -> None:
+        with pytest.raises(UnknownPolicyError, match="there is no retry policy 'sometimes'; there are never, linear"):
+            self.enqueue(dlq, retry_policy="sometimes")
+        with pytest.raises(InvalidInput, match="error_category is one of transient, network"):
+            self.enqueue(dlq, error_category="odd")
+        with pytest.raises(InvalidInput, match="max_retries is a whole number from 0"):
+            self.enqueue(dlq, max_retries=-1)
+        with pytest.raises(InvalidInput, match="priority is high, medium, low"):
+            self.enqueue(dlq, priority="urgent")
+        with pytest.raises(InvalidPayload, match="a task is captured as JSON"):
+            dlq.enqueue("wf_1", {"callback": print}, "error")
+        assert dlq.list_tasks() == []

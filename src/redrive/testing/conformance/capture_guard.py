@@ -1,0 +1,259 @@
+"""Guards: failures of functions are captured, and retried by the same function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from redrive import Broker
+from redrive.capture import Captured, DeadLetterQueue, DeadLetterStatus, DLQIntegrationStrategy
+from redrive.errors import InvalidInput
+from redrive.testing.conformance.suite import Suite
+from redrive.testing.fake_clock import FakeClock
+
+
+class Unwritable(Exception):
+    """An exception that takes no attributes."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+class GuardConformance(Suite):
+    """What a guard promises."""
+
+    @pytest.fixture
+    def guarded(self, broker: Broker) -> Iterator[DeadLetterQueue]:
+        """A dead-letter queue for guards."""
+        with DeadLetterQueue(broker, "guarded") as dlq:
+            yield dlq
+
+    def notes(self, error: BaseException) -> str:
+        """The notes of an error."""
+        return " ".join(getattr(error, "__notes__", ()))
+
+    def test_failure_is_raised_as_it_is_and_captured_with_its_arguments(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="charge")
+        def charge(order: int, *, amount: float = 1.5) -> None:
+            raise TimeoutError("too slow")
+
+        with pytest.raises(TimeoutError, match="too slow") as caught:
+            charge(7)
+        (task,) = guarded.list_tasks()
+        assert task.task == {"function": "charge", "arguments": {"order": 7}}
+        assert (task.error, task.error_type, task.retry_policy, task.max_retries) == (
+            "too slow",
+            "TimeoutError",
+            "exponential",
+            3,
+        )
+        assert task.traceback is not None
+        assert f"captured as task '{task.task_id}' in 'guarded'" in self.notes(caught.value)
+
+    def test_retry_calls_the_undecorated_function(self, guarded: DeadLetterQueue, clock: FakeClock) -> None:
+        calls: list[int] = []
+
+        @guarded.guard(name="charge")
+        def charge(order: int) -> str:
+            calls.append(order)
+            if len(calls) < 3:
+                raise ConnectionError("down")
+            return "paid"
+
+        with pytest.raises(ConnectionError):
+            charge(7)
+        for _ in range(2):
+            clock.advance("1h")
+            guarded.run_due_tasks()
+        assert calls == [7, 7, 7]
+        (task,) = guarded.list_tasks("completed")
+        assert (task.result, task.total_attempts) == ("paid", 3)
+        assert len(guarded.list_tasks()) == 1
+
+    def test_success_captures_nothing(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard
+        def fine(value: int) -> int:
+            return value + 1
+
+        assert fine(1) == 2
+        assert guarded.list_tasks() == []
+        assert fine.__name__ == "fine"
+
+    def test_handled_failure_returns_its_task(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(on_failure="handle", key=lambda order: f"order-{order}", name="charge")
+        def charge(order: int) -> None:
+            raise TimeoutError
+
+        assert charge(7) == Captured("order-7")
+        assert charge(7) == Captured("order-7")
+        assert len(guarded.list_tasks()) == 1
+
+    def test_inner_guard_captures_and_outer_one_does_not_again(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="inner")
+        def inner() -> None:
+            raise TimeoutError
+
+        @guarded.guard(name="outer")
+        def outer() -> None:
+            inner()
+
+        with pytest.raises(TimeoutError):
+            outer()
+        assert [task.task["function"] for task in guarded.list_tasks()] == ["inner"]
+
+    def test_error_that_cannot_be_captured_is_raised_with_the_reason(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="charge")
+        def charge(order: Any) -> None:
+            raise TimeoutError("the original")
+
+        with pytest.raises(TimeoutError, match="the original") as caught:
+            charge(object())
+        assert "it could not be captured in 'guarded'" in self.notes(caught.value)
+        assert guarded.list_tasks() == []
+
+    def test_error_that_takes_no_attributes_is_captured(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(on_failure="handle", name="odd")
+        def odd() -> None:
+            raise Unwritable
+
+        assert isinstance(odd(), Captured)
+
+    def test_exits_are_not_captured(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="leave")
+        def leave() -> None:
+            raise SystemExit(3)
+
+        with pytest.raises(SystemExit):
+            leave()
+        assert guarded.list_tasks() == []
+
+    def test_strategies(self, guarded: DeadLetterQueue) -> None:
+        errors: list[Exception] = [TimeoutError(), PermissionError()]
+
+        @guarded.guard(name="fail")
+        def fail(kind: int) -> None:
+            raise errors[kind]
+
+        def captured() -> list[int]:
+            before = len(guarded.list_tasks())
+            found = []
+            for kind in (0, 1):
+                errors[:] = [TimeoutError(), PermissionError()]
+                with pytest.raises((TimeoutError, PermissionError)):
+                    fail(kind)
+                found.append(len(guarded.list_tasks()) - before)
+                before += found[-1]
+            return found
+
+        for strategy, wanted in (
+            ("automatic", [1, 1]),
+            ("selective", [1, 0]),
+            ("manual", [0, 0]),
+            ("disabled", [0, 0]),
+        ):
+            guarded.set_strategy(strategy)
+            assert captured() == wanted, strategy
+        assert guarded.strategy is DLQIntegrationStrategy.DISABLED
+
+    def test_execute_with_dlq_says_what_became_of_the_call(self, guarded: DeadLetterQueue) -> None:
+        def work(task: dict[str, Any], repos: list[str]) -> Any:
+            if task.get("fails"):
+                raise ConnectionError("down")
+            return task.get("answer", 3)
+
+        assert guarded.execute_with_dlq(work, {}, repos=["r"]) == {"status": "completed", "result": 3}
+        failed = {"status": "failed", "error": "no disk"}
+        for task, error in (({"fails": True}, "down"), ({"answer": failed}, "no disk")):
+            result = guarded.execute_with_dlq(work, task, repos=["r"], metadata={"why": "test"})
+            assert (result["status"], result["error"], result["dlq_enqueued"]) == ("failed", error, True)
+            found = guarded.get_task(result["dlq_task_id"])
+            assert found is not None
+            assert (found.task, found.repos, found.metadata) == (task, ["r"], {"why": "test"})
+
+    def test_task_for_a_function_that_is_not_known_here_is_left_to_others(
+        self, guarded: DeadLetterQueue, broker: Broker, clock: FakeClock
+    ) -> None:
+        @guarded.guard(name="charge")
+        def charge(order: int) -> None:
+            raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            charge(7)
+        elsewhere = DeadLetterQueue(broker, "guarded")
+        elsewhere.set_callback(lambda task: None)
+        clock.advance("1h")
+        elsewhere.run_due_tasks()
+        (task,) = guarded.list_tasks()
+        assert (task.status, task.retry_count) == (DeadLetterStatus.PENDING, 0)
+
+    def test_what_cannot_be_guarded_is_refused(self, guarded: DeadLetterQueue) -> None:
+        def generator() -> Iterator[int]:
+            yield 1
+
+        class Shop:
+            def charge(self) -> None:
+                """Nothing."""
+
+        cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
+            (generator, {}, "yields"),
+            (Shop.charge, {}, "is a method"),
+            (int, {}, "for functions"),
+            (print, {"on_failure": "hide"}, "on_failure is"),
+            (len, {"timeout": "1s"}, "timeout is for coroutine functions"),
+        )
+        guard: Any = guarded.guard
+        for function, options, problem in cases:
+            with pytest.raises(InvalidInput, match=problem):
+                guard(**options)(function)
+
+    def test_coroutine_function_is_guarded_and_retried(self, guarded: DeadLetterQueue, clock: FakeClock) -> None:
+        calls: list[int] = []
+
+        @guarded.guard(name="fetch")
+        async def fetch(page: int) -> int:
+            calls.append(page)
+            if len(calls) == 1:
+                raise ConnectionError("down")
+            return page * 2
+
+        with pytest.raises(ConnectionError):
+            asyncio.run(fetch(4))
+        clock.advance("1h")
+        guarded.run_due_tasks()
+        (task,) = guarded.list_tasks("completed")
+        assert (calls, task.result) == ([4, 4], 8)
+
+    def test_cancellation_waits_for_the_capture_and_cancelled_calls_are_captured_only_on_request(
+        self, guarded: DeadLetterQueue
+    ) -> None:
+        @guarded.guard(name="plain")
+        async def plain() -> None:
+            await asyncio.sleep(3600)
+
+        @guarded.guard(name="kept", on_cancel="capture")
+        async def kept() -> None:
+            await asyncio.sleep(3600)
+
+        @guarded.guard(name="late", timeout="1ms")
+        async def late() -> None:
+            await asyncio.sleep(3600)
+
+        async def cancelled(function: Any) -> None:
+            running = asyncio.ensure_future(function())
+            await asyncio.sleep(0)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+        asyncio.run(cancelled(plain))
+        assert guarded.list_tasks() == []
+        asyncio.run(cancelled(kept))
+        assert [task.task["function"] for task in guarded.list_tasks()] == ["kept"]
+        with pytest.raises(TimeoutError):
+            asyncio.run(late())
+        assert len(guarded.list_tasks()) == 2
