@@ -14,7 +14,7 @@ from redrive.contract.item_calls import Complete
 from redrive.stores.postgres import PostgresStore, low_water_marks
 from redrive.stores.postgres.dialect import translate
 from redrive.stores.postgres.session import TAKE_HEAD
-from redrive.stores.relational import leases, queries
+from redrive.stores.relational import leases, queries, stats
 from redrive.stores.relational.low_water_marks import SLACK
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
@@ -307,8 +307,9 @@ def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock:
         "lost": (queries._LOST, (1, now, 10)),
         "next_lost": (queries._NEXT_LOST, ()),
         "next_due": (queries._NEXT_DUE, ()),
-        "oldest": (queries._OLDEST, (1, now)),
-        "counts": (queries._COUNTS, (1,)),
+        "oldest": (stats._OLDEST, (1, now)),
+        "counts": (stats._COUNTS, (1,)),
+        "stats of all": (stats._EVERY, ("default", now)),
     }
     store = broker._core.store
     with psycopg.connect(url) as reader:

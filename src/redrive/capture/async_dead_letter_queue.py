@@ -328,6 +328,8 @@ class AsyncDeadLetterQueue(CaptureProgram):
         is the longest time between two polls. Any number of processes may run one.
         """
         await self._open()
+        if check_interval_seconds is not None:
+            self._queue.set_interval(check_interval_seconds)
         if callback is not None:
             self.set_callback(callback)
         if self._processor is not None and self._processor.is_running:

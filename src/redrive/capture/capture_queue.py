@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
@@ -112,6 +114,12 @@ class CaptureQueue:
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
         """Capture other failed calls from now on."""
         self.strategy = check_choice("strategy", strategy, DLQIntegrationStrategy)
+
+    def set_interval(self, seconds: float) -> None:
+        """Report this as the longest time between two polls. A worker polls every second, and due tasks wake it."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise InvalidInput(f"check_interval_seconds is a number above 0, not {seconds!r:.40}")
+        self.settings = msgspec.structs.replace(self.settings, retry_interval_seconds=max(1, round(seconds)))
 
     def add_policy(self, name: str, function: DelayFunction) -> None:
         """Add a retry policy: a function from the number of failures so far, from 1 on, to seconds."""

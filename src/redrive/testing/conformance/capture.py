@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,7 @@ from redrive.capture import (
 )
 from redrive.errors import IdempotencyConflict, InvalidInput, InvalidPayload
 from redrive.testing.conformance.suite import Suite
-from redrive.testing.fake_clock import FakeClock
+from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 TASK = {"type": "code_sweep"}
 REPOS = ["/path/to/repo"]
@@ -264,6 +265,19 @@ class DeadLetterQueueConformance(Suite):
             "is_processor_running": False,
             "retry_interval_seconds": 60,
         }
+
+    def test_processor_runs_due_tasks_until_it_is_stopped(self, dlq: DeadLetterQueue) -> None:
+        with pytest.raises(InvalidInput, match="check_interval_seconds is a number above 0"):
+            dlq.start_retry_processor(Callback(), check_interval_seconds=0)
+        ran = threading.Event()
+        dlq.start_retry_processor(lambda task, **extra: ran.set(), check_interval_seconds=30)
+        with pytest.raises(InvalidInput, match="runs in this object already"):
+            dlq.start_retry_processor()
+        self.enqueue(dlq, retry_policy="immediate")
+        assert ran.wait(PATIENCE_SECONDS)
+        assert dlq.stop_retry_processor()
+        statistics = dlq.get_statistics()
+        assert (statistics["retry_interval_seconds"], statistics["lifetime_stats"]["retry_success"]) == (30, 1)
 
     def test_custom_policy_by_name(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
         dlq.add_policy("slow", lambda n: 7200 * n)
