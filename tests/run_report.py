@@ -21,7 +21,7 @@ BUDGETS = {
     "access": 12,
     "conformance": 310,
     "integration": 170,
-    "simulation": 120,
+    "simulation": 145,
     "unit": 95,
 }
 """CPU seconds of all tests of a folder, with CPython 3.11 on two cores of 2026."""
