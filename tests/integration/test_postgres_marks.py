@@ -11,6 +11,7 @@ import pytest
 
 from redrive import Broker, connect
 from redrive.contract.item_calls import Complete
+from redrive.contract.queries import ListWorkerLeases
 from redrive.stores.postgres import PostgresStore, low_water_marks
 from redrive.stores.postgres.dialect import translate
 from redrive.stores.postgres.session import TAKE_HEAD
@@ -230,13 +231,18 @@ def test_failure_that_falls_due_far_behind_the_mark_is_tried_again(
     assert broker.stats("others").failed == 0
 
 
-def test_lease_that_is_shorter_than_usual_runs_out_in_time(broker: Broker, clock: FakeClock) -> None:
+@pytest.mark.parametrize("by_id", [False, True])
+def test_lease_that_is_shorter_than_usual_runs_out_in_time(broker: Broker, clock: FakeClock, by_id: bool) -> None:
     """The mark of usual leases is far ahead of its deadline."""
     work(broker)
     clock.advance("10s")
     work(broker)
-    broker.put_many("jobs", ["short", "extended"])
-    short, extended = broker.lease("jobs", 2, lease_timeout="2s")
+    ids = [receipt.id for receipt in broker.put_many("jobs", ["short", "extended"])]
+    if by_id:
+        broker.lease_by_id(ids, lease_timeout="2s", worker="w")
+    else:
+        broker.lease("jobs", 2, lease_timeout="2s", worker="w")
+    short, extended = broker._core.read(ListWorkerLeases("w"))
     broker.extend(extended, "30s")
     clock.advance("2s")
     assert broker.run_maintenance().lost == 1

@@ -19,10 +19,10 @@ from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Settled
 from redrive.model.state_machine import Verb
-from redrive.testing.conformance.actions import die, places, take
+from redrive.testing.conformance.actions import die, kill, places, take
 from redrive.testing.conformance.lease_by_id import run
 from redrive.testing.conformance.leased_dead_letters import KILLED, dead_item
-from redrive.testing.conformance.suite import StoreDriver, StoreSuite
+from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite, only
 from redrive.testing.fake_clock import FakeClock
 
 RETRIED: dict[str, Any] = {"retry": {"attempts": 9, "cooldown": "1m"}, "max_attempts": 0, "max_losses": 0}
@@ -142,6 +142,35 @@ class LeasedDeadLetterChanges(StoreSuite):
         assert (item.status, len(item.history), item.dead_reason) == ("active", 2, "policy")
         assert broker.fail(lease, "boom").status == "dead"
         assert [entry.event for entry in broker.get(dead.id).history] == ["failed"] * 3
+
+
+class LeasedDeadLetterElsewhere(StorePairSuite):
+    """Dead items that came from another store, or go there."""
+
+    def test_item_that_died_in_its_dead_queue_stays_there(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.create_queues()
+        kill(pair.source)
+        pair.source.run_maintenance()
+        dead = pair.target.fail(take(pair.target, "morgue"), "boom", final=True)
+        before = pair.target.get(dead.id)
+        lease = pair.target.lease_by_id(dead.id, include_dead=True)
+        assert pair.target.get(dead.id).home_store == before.home_store
+        assert pair.target.fail(lease, "boom").queue == "morgue"
+        pair.target.lease_by_id(dead.id, include_dead=True)
+        assert pair.target.redrive(dead.id, force=True).queue == "morgue"
+
+    def test_item_that_is_forced_to_another_store_is_dead_there(self, pair: StorePair, clock: FakeClock) -> None:
+        pair.source.create_queue("jobs")
+        pair.target.create_queue("jobs")
+        dead = dead_item(pair.source)
+        pair.source.lease_by_id(dead.id, include_dead=True)
+        settled = pair.source.move(dead.id, pair.there("jobs"), force=True)
+        moving = pair.source.get(dead.id)
+        assert (settled.status, moving.status, moving.dead_reason) == ("moving", "moving", None)
+        assert pair.source.run_maintenance().moved == 1
+        item = only(pair.target)
+        assert (item.status, item.dead_reason, item.deaths) == ("dead", "policy", dead.deaths)
+        assert (pair.source.stats("jobs").dead_letters, pair.target.stats("jobs").dead_letters) == (0, 1)
 
 
 class LeasedDeadLetterBrokers(StoreSuite):

@@ -51,7 +51,11 @@ from redrive.testing.conformance.item_retry import (
 )
 from redrive.testing.conformance.lease_by_id import LeaseByIdConformance, LeaseByIdRefusals
 from redrive.testing.conformance.lease_scope import LeasedFromConformance
-from redrive.testing.conformance.leased_dead_letter_changes import LeasedDeadLetterBrokers, LeasedDeadLetterChanges
+from redrive.testing.conformance.leased_dead_letter_changes import (
+    LeasedDeadLetterBrokers,
+    LeasedDeadLetterChanges,
+    LeasedDeadLetterElsewhere,
+)
 from redrive.testing.conformance.leased_dead_letters import LeasedDeadLetterConformance
 from redrive.testing.conformance.leases import (
     EligibilityConformance,
@@ -153,6 +157,7 @@ class StoreConformance(
     LeaseByIdRefusals,
     LeasedDeadLetterConformance,
     LeasedDeadLetterChanges,
+    LeasedDeadLetterElsewhere,
     LeasedDeadLetterBrokers,
     WaitConformance,
     WorkingConformance,
