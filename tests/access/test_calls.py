@@ -190,6 +190,7 @@ SAMPLES = (
     Sample("ask for a listing", lambda w, s: Register("poll_request", s.queue, b"", timeout=30), PUTS, HERE),
     Sample("ask for a listing for ever", lambda w, s: Register("poll_request", s.queue, b""), ADMIN, ALL),
     Sample("put an object again", lambda w, s: Register("put_again", f"{s.queue}/digest", b"id"), WORKS, HERE),
+    Sample("count a manual retry", lambda w, s: Register("manual_retries", s.queue, b"1"), WORKS, HERE),
     Sample("manage by a file", lambda w, s: Register("managed", s.queue, b"{}"), ADMIN, ALL),
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
     Sample(
@@ -307,6 +308,12 @@ SAMPLES = (
     Sample("see requests", lambda w, s: ListRegistrations("poll_request"), "consumer viewer operator admin", ANY),
     Sample(
         "see what was put again", lambda w, s: ListRegistrations("put_again"), "consumer viewer operator admin", ANY
+    ),
+    Sample(
+        "see manual retries",
+        lambda w, s: ListRegistrations("manual_retries", s.queue),
+        "consumer viewer operator admin",
+        HERE,
     ),
     Sample("ask who manages", lambda w, s: ListRegistrations("managed", s.queue), LOOKS, HERE),
     Sample("list what is managed", lambda w, s: ListRegistrations("managed"), LOOKS, ALL),

@@ -18,7 +18,7 @@ from redrive.capture.capture_errors import CaptureDisabledError
 from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
 from redrive.capture.flows import Capture, Room, check_choice, check_priority
-from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment
+from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload
 from redrive.model.failure import Failure
@@ -130,6 +130,13 @@ class CaptureQueue:
         self._functions[name] = function
         self.core.add_backoff(name, function)
 
+    def check_options(self, policy: str | None, max_retries: int | None, priority: str | int | None) -> None:
+        """Raise for options of a guard that no failure could be captured with."""
+        default = BY_CATEGORY[ErrorCategory.TRANSIENT]
+        treatment = Treatment(policy or default.policy, default.max_retries if max_retries is None else max_retries)
+        item_retry(treatment, self._functions, jitter=False)
+        check_priority(priority)
+
     def captures(self, error: BaseException) -> bool:
         """Whether the strategy captures a failed call."""
         if not self.settings.enabled:
@@ -176,7 +183,7 @@ class CaptureQueue:
             error,
             treatment,
             found,
-            metadata or {},
+            metadata,
             check_priority(priority),
         )
 

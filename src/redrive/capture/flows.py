@@ -29,18 +29,28 @@ from redrive.capture.captured_task import (
 )
 from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry
 from redrive.clock import Instant
+from redrive.contract.admin_calls import Registration, VersionConflict
 from redrive.contract.queries import FindItems, GetStats, Page
-from redrive.errors import InvalidInput, InvalidPayload, QueueExists, QueueNotFound, short_repr
+from redrive.errors import (
+    InvalidInput,
+    InvalidPayload,
+    PayloadTooLarge,
+    QueueExists,
+    QueueNotFound,
+    RedriveError,
+    short_repr,
+)
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
 from redrive.model.item import Item, Receipt, Status
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
-from redrive.model.payload import JSON
+from redrive.model.payload import JSON, encode_payload
 from redrive.model.queue import QueueStats
 from redrive.model.state_machine import Verb
 from redrive.task.task import TASK_HEADER
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -49,6 +59,8 @@ E = TypeVar("E", bound=StrEnum)
 PRIORITIES = {"high": 8, "medium": DEFAULT_PRIORITY, "low": 2}
 PAGE = 500
 MAX_LISTED = 1_000
+MAX_METADATA_BYTES = MAX_HEADERS_BYTES // 2
+_log = events.logger("redrive.capture")
 ROOM_SECONDS = 1
 """How long the size of the queue is trusted before it is read again."""
 _COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)
@@ -70,7 +82,7 @@ class Capture(NamedTuple):
     error: BaseException | Failure | str
     treatment: Treatment
     category: ErrorCategory
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] | None = None
     priority: int = DEFAULT_PRIORITY
 
 
@@ -137,7 +149,7 @@ def capture(
         POLICY_HEADER: str(given.treatment.policy),
         CATEGORY_HEADER: given.category.value,
     }
-    if given.metadata:
+    if given.metadata is not None:
         headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
     item = deliveries.new_item(
         given.payload,
@@ -166,13 +178,18 @@ def _classified(given: Capture) -> BaseException | Failure | str:
 
 
 def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as the text of a header."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput(f"metadata is a mapping from names to values, not {short_repr(metadata, 60)}")
     try:
-        text = msgspec.json.encode(dict(metadata)).decode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidPayload("$.metadata", f"cannot be written as JSON: {error}") from None
-    if len(text) > MAX_HEADERS_BYTES // 2:
-        raise InvalidPayload("$.metadata", f"has {len(text):,} bytes, and the limit is {MAX_HEADERS_BYTES // 2:,}")
-    return text
+        data, _ = encode_payload(dict(metadata), None, MAX_METADATA_BYTES)
+    except InvalidPayload as problem:
+        raise InvalidPayload(problem.path, f"{problem.problem}; metadata is kept as JSON") from None
+    except PayloadTooLarge as problem:
+        raise InvalidInput(
+            f"metadata has {problem.size:,} bytes, and the limit is {MAX_METADATA_BYTES:,}; put the rest into the task"
+        ) from None
+    return data.decode()
 
 
 def new_task_id(name: str) -> str:
@@ -271,8 +288,10 @@ class TaskFilter(NamedTuple):
             for status in statuses
         ]
 
-    def is_due(self, task: FailedTask) -> bool:
-        """Whether a task is due before the time that was asked for."""
+    def matches(self, task: FailedTask) -> bool:
+        """Whether a task that the filters find is asked for. A dead letter in retry is found as a dead one too."""
+        if self.status is not None and task.status is not self.status:
+            return False
         if self.due_before is None:
             return True
         return task.next_retry_at is not None and task.next_retry_at < self.due_before
@@ -290,7 +309,7 @@ def list_tasks(queue: str, where: TaskFilter, limit: int, cursor: str | None) ->
     check_cursor(place)
     while index < len(filters):
         page: Page = yield from run_query(FindItems(filters[index], Order.NEWEST, limit - len(found), place))
-        found += [task for item in page.items if where.is_due(task := task_of_item(item))]
+        found += [task for item in page.items if where.matches(task := task_of_item(item))]
         place = page.cursor
         if place is None:
             index += 1
@@ -310,6 +329,24 @@ def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[bool]:
     return True
 
 
+def count_manual_retry(queue: str) -> Flow[None]:
+    """Add one to the manual retries of a queue. If that fails, the retry is made nevertheless."""
+    written: Registration | VersionConflict | None = None
+    try:
+        while written is None or isinstance(written, VersionConflict):  # another process was faster
+            value, version = yield from _manual_retries(queue)
+            text = str(value + 1).encode()
+            written = yield from registrations.register(registrations.MANUAL_RETRIES, queue, text, version=version)
+    except RedriveError as error:
+        _log.warning("manual_retry_not_counted", queue=queue, error=str(error))
+
+
+def _manual_retries(queue: str) -> Flow[tuple[int, int]]:
+    """Return how often `retry_task` has run a task of a queue, and the version of that count."""
+    found = yield from registrations.list_registrations(registrations.MANUAL_RETRIES, queue)
+    return (int(found[0].value), found[0].version) if found else (0, 0)
+
+
 def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[str, Any]]:
     """Return counts of tasks, and totals since the queue was created."""
     stats: QueueStats = yield from run_query(GetStats(queue))
@@ -321,6 +358,8 @@ def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[s
         while True:
             page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, PAGE, cursor))
             for item in page.items:
+                if item.status is not status:
+                    continue  # a dead letter in retry, which is counted as active
                 for header, counts in ((CATEGORY_HEADER, categories), (POLICY_HEADER, policies)):
                     if (named := item.headers.get(header)) is not None:
                         counts[named] = counts.get(named, 0) + 1
@@ -328,6 +367,7 @@ def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[s
             if cursor is None:
                 break
     workers = yield from registrations.workers()
+    manual_retries, _ = yield from _manual_retries(queue)
     return {
         "queue_size": size,
         "max_size": max_size,
@@ -346,7 +386,7 @@ def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[s
             "retry_success": stats.completed_total,
             "retry_failed": stats.failed_total - stats.captured_total,
             "exhausted": stats.dead_total,
-            "manually_retried": stats.redriven_total,
+            "manually_retried": stats.redriven_total + manual_retries,
             "archived": stats.archived_total,
         },
         "is_processor_running": any(queue in worker.queues for worker in workers),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
-from redrive.broker.flows.queues import get as get_queue
 from redrive.broker.validation import check_note
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.contract.queries import GetLease
@@ -99,11 +99,11 @@ def put_failed(
     The verdict is for a new item. Whether there is one, only the store can say: it makes it, or adds the failure to the
     item that holds the key, in the same transaction.
     """
-    queue = yield from get_queue(core, queue_name)
-    failure = failure_of(error, queue.settings.error_rules, None)
+    queue = yield from core.queue(check_queue(queue_name))
     with checking_input("verdict"):
         note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
     for _ in range(MAX_ROUNDS):
+        failure = failure_of(error, queue.settings.error_rules, None)
         judged = core.route_verdict(queue, verdict, failure) or core.judge(
             queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
         )
