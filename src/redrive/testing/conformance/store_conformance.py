@@ -7,6 +7,7 @@ from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
 from redrive.testing.conformance.cross_store_moves import (
@@ -199,6 +200,7 @@ class StoreConformance(
     LetterConformance,
     DeadLetterQueueConformance,
     GuardConformance,
+    TemplateConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,
