@@ -11,7 +11,7 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import registrations, settle
+from redrive.broker.flows import queues, registrations, settle
 from redrive.broker.flows.deliveries import queue_name
 from redrive.capture import flows
 from redrive.capture.capture_errors import CaptureDisabledError
@@ -236,7 +236,7 @@ class CaptureQueue:
         """Create the queue if it does not exist, and read the settings of a config file, once."""
         if self._room is not None:
             return
-        yield from flows.ensure_queue(self.core, self.name, QUEUE_SETTINGS)
+        yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
         found = yield from registrations.list_registrations(SETTINGS_KIND, self.name)
         self.settings = resolve_settings(self._given, found[0].value if found else None)
         self._room = Room(self.settings.max_size)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
 import msgspec
 
-from redrive.clock import Instant
+from redrive.clock import Instant, to_datetime
 from redrive.errors import InvalidPayload
 from redrive.model.classify import ErrorClass
 from redrive.model.group import ADVICE
@@ -170,11 +170,6 @@ def retry_count(item: Item) -> int:
 def category_of(error_class: ErrorClass) -> ErrorCategory:
     """Return the category of an error class. What killed its worker, or cannot be read, is permanent."""
     return ErrorCategory.PERMANENT if error_class is ErrorClass.POISON else ErrorCategory(error_class.value)
-
-
-def to_datetime(at: Instant) -> datetime:
-    """Return an instant as a datetime in UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
 
 
 def _task_and_extra(item: Item) -> tuple[Any, dict[str, Any]]:

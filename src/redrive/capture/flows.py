@@ -12,7 +12,6 @@ import msgspec
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, manual_changes, registrations, settle
-from redrive.broker.flows import queues as queue_flows
 from redrive.broker.flows.inspection import check_cursor
 from redrive.broker.validation import check_integer, to_instant
 from redrive.capture.capture_errors import CaptureFullError
@@ -34,7 +33,7 @@ from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry
 from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FindItems, GetStats, Page
-from redrive.errors import InvalidInput, InvalidPayload, QueueExists, QueueNotFound, short_repr
+from redrive.errors import InvalidInput, InvalidPayload, short_repr
 from redrive.model.duration import SECOND, Duration
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
@@ -118,17 +117,6 @@ def check_choice(what: str, value: Any, kind: type[E]) -> E:
 def size_of(stats: QueueStats) -> int:
     """Return the tasks that max_size counts: pending, in retry and exhausted."""
     return stats.pending + stats.failed + stats.active + stats.dead
-
-
-def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
-    """Create the queue if it does not exist. One that exists keeps its settings."""
-    try:
-        yield from core.queue(name)
-    except QueueNotFound:
-        try:
-            yield from queue_flows.create(core, name, settings)
-        except QueueExists:  # another process was faster
-            yield from queue_flows.get(core, name)
 
 
 def capture(
