@@ -6,6 +6,7 @@ from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLook
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
+from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
@@ -201,6 +202,7 @@ class StoreConformance(
     DeadLetterQueueConformance,
     GuardConformance,
     TemplateConformance,
+    CaptureHookConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,
