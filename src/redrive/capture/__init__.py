@@ -8,6 +8,7 @@ from redrive.capture.capture_errors import (
     CaptureError,
     CaptureFullError,
     NoCallbackError,
+    UnboundMethodError,
     UnknownPolicyError,
 )
 from redrive.capture.capture_queue import DLQIntegrationStrategy
@@ -37,6 +38,7 @@ __all__ = [
     "NoCallbackError",
     "RetryPolicy",
     "TaskPage",
+    "UnboundMethodError",
     "UnknownPolicyError",
     "list_templates",
 ]

@@ -8,6 +8,7 @@ from redrive.testing.conformance.batches import BatchConformance, VerdictConform
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_methods import MethodGuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
@@ -201,6 +202,7 @@ class StoreConformance(
     LetterConformance,
     DeadLetterQueueConformance,
     GuardConformance,
+    MethodGuardConformance,
     TemplateConformance,
     CaptureHookConformance,
     EvalLoopConformance,
