@@ -19,7 +19,17 @@ from redrive import connect
 from redrive.broker import core, maintenance
 from redrive.broker.flow import run_query
 from redrive.broker.flows import manual_changes
-from redrive.capture import CaptureFullError, DeadLetterStatus, FailedTask, calls, capture_queue, captured_task, flows
+from redrive.capture import (
+    CaptureFullError,
+    DeadLetterStatus,
+    FailedTask,
+    calls,
+    capture_alerts,
+    capture_queue,
+    captured_task,
+    flows,
+)
+from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_queue import QUEUE_SETTINGS
 from redrive.capture.guard import Guard
 from redrive.capture.manual_retry import ManualRetry
@@ -70,21 +80,21 @@ def show_a_retry_twice(patch: pytest.MonkeyPatch) -> None:
 
 def drop_when_full(patch: pytest.MonkeyPatch) -> None:
     """The oldest task makes room."""
-    check = flows.Room.check
+    check = QueueLevels.check_room
 
-    def make_room(self: flows.Room, core: Any, queue: str) -> Iterator[Any]:
+    def make_room(self: QueueLevels, core: Any) -> Iterator[Any]:
         try:
-            yield from check(self, core, queue)
+            yield from check(self, core)
         except CaptureFullError:
-            page = yield from run_query(FindItems(Filter(queue=queue, status=Status.DEAD), Order.OLDEST, 1))
+            page = yield from run_query(FindItems(Filter(queue=self.queue, status=Status.DEAD), Order.OLDEST, 1))
             for item in page.items:
                 yield from manual_changes.change(core, Verb.DROP, item.id, None)
 
-    patch.setattr(flows.Room, "check", make_room)
+    patch.setattr(QueueLevels, "check_room", make_room)
 
 
 def ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(flows, "size_of", lambda stats: stats.pending + stats.failed + stats.active)
+    patch.setattr(capture_alerts, "size_of", lambda stats: stats.pending + stats.failed + stats.active)
 
 
 def never_archive(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +109,7 @@ def count_in_memory(patch: pytest.MonkeyPatch) -> None:
 
     def count(core: Any, *args: Any) -> Iterator[Any]:
         receipt = yield from capture(core, *args)
-        counted[id(core)] += not receipt.duplicate
+        counted[id(core)] += receipt.is_new
         return receipt
 
     def remembered(core: Any) -> Callable[..., Iterator[Any]]:

@@ -25,7 +25,9 @@ PRINTED = (
     "platform-team",
     "Retry interval: 60s",
     "'retry_success': 2, 'retry_failed': 1,",
-    "Counter({'permission': 1})",
+    "Captured(task_id='refund-8')",
+    "report-2 is exhausted: no. Renew the credentials",
+    "disk-full linear Free space on the disk, or add some; then retry.",
 )
 
 
@@ -70,5 +72,5 @@ def test_every_member_field_key_and_setting_is_in_the_table_of_names() -> None:
     assert [name for name in names if name not in table] == []
 
 
-NEW_FIELDS = {"extra", "error_type", "fingerprint", "traceback", "result", "item_id"}
+NEW_FIELDS = {"template", "advice", "extra", "error_type", "fingerprint", "traceback", "result", "item_id"}
 """Fields of a task that the design did not have."""
