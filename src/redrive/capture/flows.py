@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from redrive.broker.flow import Flow, run_query
-from redrive.broker.flows import deliveries, manual_changes, registrations, settle
+from redrive.broker.flows import deliveries, manual_changes, registrations
 from redrive.broker.flows.inspection import check_cursor
+from redrive.broker.flows.settle import Judged, judge_first_failure, put_judged
 from redrive.broker.validation import check_integer, to_instant
 from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import CaptureFullError
@@ -28,19 +29,22 @@ from redrive.capture.captured_task import (
     task_of_item,
 )
 from redrive.capture.failure_templates import FailureTemplate
-from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry
+from redrive.capture.retry_policies import CapturePolicy
 from redrive.contract.admin_calls import Registration, VersionConflict
+from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FindItems, GetItem, GetStats, Page
 from redrive.errors import InvalidInput, InvalidPayload, ItemNotFound, PayloadTooLarge, RedriveError, short_repr
+from redrive.model import limits
 from redrive.model.duration import Duration
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Item, Receipt, Status
-from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
+from redrive.model.item import Item, Overrides, Status
+from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
 from redrive.model.payload import JSON, encode_payload
-from redrive.model.queue import QueueStats
+from redrive.model.queue import Queue, QueueStats
+from redrive.model.retry_policy import RetryPolicy
 from redrive.model.state_machine import Verb
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
@@ -71,7 +75,9 @@ class Capture(NamedTuple):
     payload: bytes
     """JSON."""
     failure: Failure
-    treatment: Treatment
+    policy: str
+    retry: RetryPolicy
+    """What the policy means for the item."""
     category: ErrorCategory
     template: FailureTemplate | None = None
     retry_after: Duration = 0
@@ -99,34 +105,35 @@ class CaptureReceipt(NamedTuple):
     """A new one is not retried."""
 
 
-def capture(
-    core: Core, levels: QueueLevels, given: Capture, functions: Mapping[str, object], jitter: bool
-) -> Flow[CaptureReceipt]:
+def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureReceipt]:
     """Put a task that failed, judged by its own policy; or record one more failure of a task that is known.
 
     Raises CaptureFullError for a new task, and IdempotencyConflict for another task under a known id.
     """
     queue = yield from core.queue(levels.queue)
     headers = _headers(given)
-    item = deliveries.new_item(
+    item = NewItem(  # all of it was checked when the failure was described
         given.payload,
-        content_type=JSON,
-        headers=headers,
-        priority=given.priority,
+        JSON,
+        headers,
+        given.priority,
         idempotency_key=given.task_id,
-        retry=item_retry(given.treatment, functions, jitter=jitter),
+        overrides=Overrides(retry=given.retry),
     )
     try:
         yield from levels.check_room(core)
     except CaptureFullError:
         if (yield from _owner(core, queue.name, given.task_id)) is None:
             raise
-    first, own = Counters(failures=1), item.overrides
-    judged = core.judge(queue, OutcomeKind.FAILED, first, failure=given.failure, overrides=own)
-    is_later = isinstance(judged, RetryVerdict) and judged.delay < given.retry_after
-    verdict = RetryVerdict(given.retry_after, Status.FAILED) if is_later else None
-    receipt: Receipt = yield from settle.put_failed(core, queue.name, item, given.failure, verdict)
-    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(judged, Dead))
+
+    def judge(queue: Queue) -> Judged:
+        verdict = judge_first_failure(core, queue, given.failure, item.overrides)
+        if isinstance(verdict, RetryVerdict) and verdict.delay < given.retry_after:
+            verdict = RetryVerdict(given.retry_after, Status.FAILED)
+        return Judged(given.failure, verdict)
+
+    receipt, verdict = yield from put_judged(core, queue, item, judge)
+    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(verdict, Dead))
 
 
 def _headers(given: Capture) -> dict[str, str]:
@@ -134,7 +141,7 @@ def _headers(given: Capture) -> dict[str, str]:
     headers = {
         TASK_HEADER: given.name,
         ID_HEADER: given.task_id,
-        POLICY_HEADER: str(given.treatment.policy),
+        POLICY_HEADER: given.policy,
         CATEGORY_HEADER: given.category.value,
     }
     if given.template is not None:
@@ -172,7 +179,7 @@ def check_priority(priority: str | int | None) -> int:
         if priority not in PRIORITIES:
             raise InvalidInput(f"priority is high, medium, low, or a number from 0 to 9, not {priority!r:.40}")
         return PRIORITIES[priority]
-    return priority
+    return limits.check_priority(priority)
 
 
 def find_item(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
