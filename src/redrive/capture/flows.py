@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from uuid import uuid4
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, manual_changes, registrations
@@ -168,7 +168,7 @@ def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
 
 def new_task_id(name: str) -> str:
     """Return an id for a call of a function that gives none."""
-    return f"{name[:80]}-{uuid4().hex}"
+    return f"{name[:80]}-{random.getrandbits(128):032x}"
 
 
 def check_priority(priority: str | int | None) -> int:
