@@ -95,17 +95,25 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
 
 
 def put_batch(
-    batch: Batch, calls: Sequence[Put], leaving: int | None = None, completes: int | None = None
+    batch: Batch,
+    calls: Sequence[Put],
+    leaving: int | None = None,
+    completes: int | None = None,
+    *,
+    passing: bool = False,
 ) -> list[tuple[Receipt, ...]]:
     """Execute all of these calls, which bring no failures, or none. Raises the first refusal before writing.
 
     `leaving` is the key of the queue that an item leaves in the same transaction, which makes room there; `completes`
-    the number of the item if it is completed, which frees its idempotency key.
+    the number of the item if it is completed, which frees its idempotency key. What is `passing` leaves its queue in
+    the same transaction, so that the limits of the queue do not apply.
     """
     merged: dict[str, tuple[NewItem, ...]] = {}
     for call in calls:
         merged[call.queue] = merged.get(call.queue, ()) + call.items
-    checked = [_check(batch, Put(queue, items), False, leaving, completes) for queue, items in merged.items()]
+    checked = [
+        _check(batch, Put(queue, items), False, leaving, completes, passing=passing) for queue, items in merged.items()
+    ]
     groups: _InsertBatches = {}
     receipts = [_write(batch, each, groups) for each in checked]
     _write_insert_batches(batch, groups)
@@ -113,7 +121,13 @@ def put_batch(
 
 
 def _check(
-    batch: Batch, call: Put, alone: bool = True, leaving: int | None = None, completes: int | None = None
+    batch: Batch,
+    call: Put,
+    alone: bool = True,
+    leaving: int | None = None,
+    completes: int | None = None,
+    *,
+    passing: bool = False,
 ) -> _CheckedPut:
     """Check a put call; raises its refusal. Only a put `alone`, not part of another call, brings failures."""
     row = batch.queue(call.queue)
@@ -121,7 +135,7 @@ def _check(
     groups: set[_InsertBatch | None] = set()
     born_dead: list[int] = []
     for position, item in enumerate(call.items):
-        if len(item.payload) > largest:
+        if len(item.payload) > largest and not passing:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
         if not item.is_plain:
             check_failure(item, alone=alone)
@@ -133,7 +147,8 @@ def _check(
     group = groups.pop() if len(groups) == 1 else None
     known = find_known(batch, row, call.items, completes) if group is None else {}
     adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
-    check_max_size(batch, row, adding, leaving=int(leaving == row.key))
+    if not passing:
+        check_max_size(batch, row, adding, leaving=int(leaving == row.key))
     return _CheckedPut(row, call.items, group, known)
 
 
