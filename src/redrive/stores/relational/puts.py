@@ -167,6 +167,8 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
             _write_insert_batches(batch, groups)
         return receipts
     written: dict[str, ItemId] = {}
+    # Before a failure of one of them moves an item to a dead queue, which draws a number too.
+    new_ids = {position: batch.allocate_id() for position in range(len(items)) if position not in put.known}
     for position, item in enumerate(items):
         if (known := put.known.get(position)) is not None:
             id = known.id or written.get(item.source_id or "") or written[item.idempotency_key or ""]
@@ -174,7 +176,7 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
             if item.failure is not None and not known.ignored:
                 _add_failure(batch, row, id, item)
         else:
-            id = _write_with_options(batch, row, item)
+            id = _write_with_options(batch, row, item, *new_ids[position])
             receipts[position] = Receipt(id)
             written.update({key: id for key in (item.source_id, item.idempotency_key) if key is not None})
     return receipts
@@ -220,10 +222,9 @@ def _write_plain(
             feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
-def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
-    """Insert an item with options."""
+def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, id: ItemId) -> ItemId:
+    """Insert an item with options under an id that was allocated for it."""
     now = batch.now
-    number, id_suffix, id = batch.allocate_id()
     ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
     enqueue_at = None if ready_at == now else ready_at
     content_type = None if item.content_type == JSON else item.content_type
