@@ -45,6 +45,17 @@ class NoCallbackError(CaptureError, Refused):
         )
 
 
+class UnboundMethodError(CaptureError, Refused):
+    """A guarded method failed, and a retry would have no object to call it on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"method {name!r} is guarded, and no object is known to call it on in a retry; call dlq.bind(thing.method) "
+            f"once, where the program starts"
+        )
+
+
 class CallbackFailed(Exception):
     """A callback returned a result that says that it failed."""
 
