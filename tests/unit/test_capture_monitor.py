@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, connect
+from redrive.broker.flows import registrations
 from redrive.capture import Alert, AlertKind, AlertThresholds, DeadLetterQueue, FailedTask
 from redrive.capture import capture_hooks as hooks
 from redrive.capture.capture_alerts import AlertWatch, QueueLevels
@@ -151,14 +152,34 @@ def test_store_that_cannot_be_asked_for_alerts_is_logged_and_asked_again(
     assert "capture_alert" in caplog.text
 
 
+def test_alert_that_another_process_claimed_since_it_was_read_does_not_fire(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fired: list[Alert] = []
+
+    def none_yet(*_: Any) -> Any:
+        return ()
+        yield
+
+    monkeypatch.setattr(registrations, "list_registrations", none_yet)
+    for name in ("a", "b"):
+        with DeadLetterQueue(broker, alerts=AlertThresholds(exhausted=0)) as dlq:
+            dlq.on_alert(fired.append)
+            dlq.enqueue(name, {}, "timeout", max_retries=0)
+    assert len(fired) == 1
+
+
 def test_program_that_ends_waits_for_its_hooks() -> None:
     program = """
+import threading
+
 from redrive.capture import DeadLetterQueue
 
 dlq = DeadLetterQueue("memory://")
 
 @dlq.on_captured
 def page(task):
+    threading.main_thread().join()
     print("paged", task.task["function"])
 
 @dlq.guard(name="work")

@@ -39,7 +39,7 @@ class DeadLetterQueue(Declarations):
     max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds (60),
     enabled, retry_processor_enabled: unset, what the variables REDRIVE_DLQ_… say, then what a config file says.
     strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
-    time_limit: how long one retry by the callback may take. alerts: when `on_alert` is called.
+    time_limit: how long one retry of the processor may take. alerts: when `on_alert` is called.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class DeadLetterQueue(Declarations):
         }
         self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter, alerts)
         self._concurrency = concurrency
-        self._time_limit = time_limit
+        self._queue.app.time_limit = time_limit
         self._is_failure = is_failure
         self._processor: RetryProcessor | None = None
 

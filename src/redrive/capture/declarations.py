@@ -19,7 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Declarations(CaptureProgram):
     """The methods of a dead-letter queue that need no store."""
 
-    _time_limit: DurationInput | None
     _is_failure: Callable[[Any], bool]
 
     @property
@@ -147,6 +146,4 @@ class Declarations(CaptureProgram):
 
     def set_callback(self, callback: Callable[..., Any]) -> None:
         """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""
-        self._queue.app.set_callback(
-            callback, is_failure=self._is_failure, time_limit=self._time_limit, loop=running_loop()
-        )
+        self._queue.app.set_callback(callback, is_failure=self._is_failure, loop=running_loop())

@@ -61,6 +61,8 @@ class CallbackApp(App):
         self.callback: Callable[..., Any]
         """What runs tasks that name no function, once it is set."""
         self.is_failure: Callable[[Any], bool] = is_failed_result
+        self.time_limit: DurationInput | None = None
+        """How long one retry may take, unless the function has a limit."""
 
     def on_retried(self, hook: Callable[[Context, Failure | None, Settled], None]) -> None:
         """Call this after each retry of this process that completed or failed."""
@@ -74,8 +76,8 @@ class CallbackApp(App):
     def register(self, name: str, function: Callable[..., Any], time_limit: DurationInput | None = None) -> None:
         """Add a function. Raises InvalidInput if another one has that name."""
         options: dict[str, Any] = {"name": name}
-        if time_limit is not None:
-            options["time_limit"] = time_limit
+        if (limit := self.time_limit if time_limit is None else time_limit) is not None:
+            options["time_limit"] = limit
         self._declared_queue.task(**options)(function)
 
     def set_callback(
@@ -83,7 +85,6 @@ class CallbackApp(App):
         callback: Callable[..., Any],
         *,
         is_failure: Callable[[Any], bool] = is_failed_result,
-        time_limit: DurationInput | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Run tasks that name no function by this callback: callback(task, **extra).
@@ -100,13 +101,13 @@ class CallbackApp(App):
             async def retry_async(task: Any, extra: dict[str, Any]) -> Any:
                 return checked_result(await run(task, **extra), is_failure)
 
-            self.register(CALLBACK, retry_async, time_limit)
+            self.register(CALLBACK, retry_async)
             return
 
         def retry(task: Any, extra: dict[str, Any]) -> Any:
             return checked_result(run(task, **extra), is_failure)
 
-        self.register(CALLBACK, retry, time_limit)
+        self.register(CALLBACK, retry)
 
 
 class _AnyArguments(Arguments):

@@ -15,11 +15,12 @@ from redrive.capture import (
     AlertThresholds,
     AsyncDeadLetterQueue,
     Captured,
+    CaptureFullError,
     DeadLetterQueue,
     DeadLetterStatus,
     FailedTask,
 )
-from redrive.errors import InvalidInput
+from redrive.errors import IdempotencyConflict, InvalidInput
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
@@ -110,16 +111,29 @@ class CaptureHookConformance(Suite):
     def test_slow_hook_delays_no_capture(self, broker: Broker) -> None:
         dlq = DeadLetterQueue(broker)
         end = threading.Event()
+        was_set: list[bool] = []
 
         @dlq.on_captured
         def slow(task: FailedTask) -> None:
-            assert end.wait(PATIENCE_SECONDS)
+            was_set.append(end.wait(PATIENCE_SECONDS / 10))
 
         for name in ("a", "b"):
             dlq.enqueue(name, {}, "error")
         assert len(dlq.list_tasks()) == 2
         end.set()
         dlq.shutdown()
+        assert was_set == [True, True]
+
+    def test_failure_that_is_not_captured_is_not_reported(self, broker: Broker) -> None:
+        dlq = DeadLetterQueue(broker, max_size=1)
+        calls = self.seen(dlq)
+        self.fill(dlq, 0, 1)
+        with pytest.raises(CaptureFullError):
+            self.fill(dlq, 1, 1)
+        with pytest.raises(IdempotencyConflict):
+            dlq.enqueue("t0", {"another": "task"}, "error")
+        dlq.shutdown()
+        assert [task_id for _, task_id, _ in calls] == ["t0"]
 
     def test_coroutine_function_is_a_hook(self, broker: Broker) -> None:
         seen: list[tuple[str, bool]] = []

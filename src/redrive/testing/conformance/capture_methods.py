@@ -78,6 +78,7 @@ class MethodGuardConformance(Suite):
         assert isinstance(other.price("tea"), Captured)
         assert isinstance(shop_type.price_outside("tea"), Captured)
         assert dlq.get_task("Oslo-7").task == {"function": "charge", "arguments": {"order": 7}}  # type: ignore[union-attr]
+        assert not dlq.retry_task("Oslo-7")["success"]
         shop_type.is_open = True
         assert dlq.retry_task("Oslo-7")["result"] == "Rome charged 7"
         clock.advance("1h")
