@@ -7,6 +7,7 @@ from redrive.capture.capture_errors import (
     CaptureError,
     CaptureFullError,
     NoCallbackError,
+    TaskNotFoundError,
     UnknownPolicyError,
 )
 from redrive.capture.capture_queue import DLQIntegrationStrategy
@@ -30,6 +31,7 @@ __all__ = [
     "FailedTask",
     "NoCallbackError",
     "RetryPolicy",
+    "TaskNotFoundError",
     "TaskPage",
     "UnknownPolicyError",
 ]

@@ -6,6 +6,10 @@ from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLook
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
+from redrive.testing.conformance.capture_administration import (
+    CaptureAdministrationConformance,
+    CaptureFileConformance,
+)
 from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
@@ -198,6 +202,8 @@ class StoreConformance(
     ReplayConformance,
     LetterConformance,
     DeadLetterQueueConformance,
+    CaptureFileConformance,
+    CaptureAdministrationConformance,
     GuardConformance,
     EvalLoopConformance,
     ExpiryConformance,
