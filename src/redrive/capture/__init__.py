@@ -13,6 +13,7 @@ from redrive.capture.capture_errors import (
 from redrive.capture.capture_queue import DLQIntegrationStrategy
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, FailedTask
 from redrive.capture.dead_letter_queue import DeadLetterQueue
+from redrive.capture.failure_templates import FailureTemplate, list_templates
 from redrive.capture.flows import TaskPage
 from redrive.capture.guard import Captured
 from redrive.capture.retry_policies import CapturePolicy as RetryPolicy
@@ -29,9 +30,11 @@ __all__ = [
     "DeadLetterStatus",
     "ErrorCategory",
     "FailedTask",
+    "FailureTemplate",
     "NoCallbackError",
     "RetryPolicy",
     "TaskNotFoundError",
     "TaskPage",
     "UnknownPolicyError",
+    "list_templates",
 ]

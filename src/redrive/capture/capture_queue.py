@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import registrations, settle
+from redrive.broker.flows import queues, registrations, settle
 from redrive.broker.flows.deliveries import queue_name
 from redrive.capture import flows
 from redrive.capture.capture_errors import CaptureDisabledError
 from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
+from redrive.capture.failure_templates import FailureTemplate, check_template, find_template, list_templates
 from redrive.capture.flows import Capture, Room, check_choice, check_priority
-from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment
+from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload
+from redrive.model.classify import ErrorClass
+from redrive.model.error_attributes import retry_after_of
 from redrive.model.failure import Failure
 from redrive.model.item import Receipt
 from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
@@ -95,6 +98,15 @@ class CaptureProgram(WorkerProgram):
         )
 
 
+class Diagnosis(NamedTuple):
+    """What is known about an error, and how it is retried."""
+
+    failure: Failure
+    category: ErrorCategory
+    treatment: Treatment
+    template: FailureTemplate | None
+
+
 class CaptureQueue:
     """The part of a dead-letter queue that needs no driver."""
 
@@ -109,6 +121,7 @@ class CaptureQueue:
         self._given = given
         self._jitter = jitter
         self._functions: dict[str, DelayFunction] = {}
+        self._templates: list[FailureTemplate] = []
         self._room: Room | None = None
 
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
@@ -130,13 +143,38 @@ class CaptureQueue:
         self._functions[name] = function
         self.core.add_backoff(name, function)
 
+    @property
+    def templates(self) -> tuple[FailureTemplate, ...]:
+        """The templates that errors are compared with, in this order."""
+        return (*self._templates, *list_templates())
+
+    def add_template(self, template: FailureTemplate) -> None:
+        """Compare errors with this template before the built-in ones."""
+        checked = check_template(template)
+        item_retry(checked.treatment, self._functions, jitter=False)  # raises if it cannot be followed
+        if any(known.name == checked.name for known in self.templates):
+            raise InvalidInput(f"there is a template '{checked.name}' already; choose another name")
+        self._templates.append(checked)
+
     def captures(self, error: BaseException) -> bool:
         """Whether the strategy captures a failed call."""
         if not self.settings.enabled:
             return False
         if self.strategy is DLQIntegrationStrategy.SELECTIVE:
-            return BY_CATEGORY[classify(error)].policy != CapturePolicy.NEVER
+            return self.diagnose(error).treatment.policy != CapturePolicy.NEVER
         return self.strategy is DLQIntegrationStrategy.AUTOMATIC
+
+    def diagnose(self, error: BaseException | Failure | str, category: ErrorCategory | str | None = None) -> Diagnosis:
+        """Return what is known about an error; `category` takes precedence over what the error says."""
+        failure, templates = settle.failure_of(error, (), None), self.templates
+        if category is not None:
+            wanted = check_choice("error_category", category, ErrorCategory)
+            failure = msgspec.structs.replace(failure, error_class=ErrorClass(wanted.value))
+            templates = tuple(template for template in templates if template.category is wanted)
+        template = find_template(error, failure, templates)
+        found = category_of(failure.error_class) if template is None else template.category
+        failure = msgspec.structs.replace(failure, error_class=ErrorClass(found.value))
+        return Diagnosis(failure, found, BY_CATEGORY[found] if template is None else template.treatment, template)
 
     def new_id(self, name: str) -> str:
         """Return an id for a call that has none."""
@@ -156,26 +194,25 @@ class CaptureQueue:
         priority: str | int | None = None,
         by_category: bool = True,
     ) -> Capture:
-        """Return what is captured of a failed call. What is not said is taken from the table of categories, or from the
-        defaults of the queue. Raises if any of it is wrong."""
-        found = classify(error) if category is None else check_choice("error_category", category, ErrorCategory)
+        """Return what is captured of a failed call. What is not said is taken from the template or the category of the
+        error, or from the defaults of the queue. Raises if any of it is wrong."""
+        found = self.diagnose(error, category)
         settings = self.settings
         default = (
-            BY_CATEGORY[found]
-            if by_category
-            else Treatment(settings.default_retry_policy, settings.default_max_retries)
+            found.treatment if by_category else Treatment(settings.default_retry_policy, settings.default_max_retries)
         )
-        treatment = Treatment(
-            default.policy if policy is None else str(policy),
-            default.max_retries if max_retries is None else max_retries,
-        )
+        if policy is not None:  # a policy that is named is followed, though errors of this kind are not retried
+            default = Treatment(str(policy), default.max_retries or settings.default_max_retries)
+        treatment = default if max_retries is None else Treatment(default.policy, max_retries)
         return Capture(
             check_label("task_id", task_id),
             name,
             payload,
-            error,
+            found.failure,
             treatment,
-            found,
+            found.category,
+            found.template,
+            retry_after_of(error, self.core.clock.now()) or 0 if isinstance(error, BaseException) else 0,
             metadata or {},
             check_priority(priority),
         )
@@ -199,12 +236,7 @@ class CaptureQueue:
         """Create the queue if it does not exist, and read the settings of a config file, once."""
         if self._room is not None:
             return
-        yield from flows.ensure_queue(self.core, self.name, QUEUE_SETTINGS)
+        yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
         found = yield from registrations.list_registrations(SETTINGS_KIND, self.name)
         self.settings = resolve_settings(self._given, found[0].value if found else None)
         self._room = Room(self.settings.max_size)
-
-
-def classify(error: BaseException | Failure | str) -> ErrorCategory:
-    """Return the category of an error: an exception, or a text."""
-    return category_of(settle.failure_of(error, (), None).error_class)

@@ -12,16 +12,17 @@ import msgspec
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, manual_changes, registrations, settle
-from redrive.broker.flows import queues as queue_flows
 from redrive.broker.flows.inspection import check_cursor
 from redrive.broker.validation import check_integer, to_instant
 from redrive.capture.capture_errors import CaptureFullError
 from redrive.capture.captured_task import (
+    ADVICE_HEADER,
     CATEGORY_HEADER,
     ID_HEADER,
     METADATA_HEADER,
     POLICY_HEADER,
     STATUS_OF_ITEM,
+    TEMPLATE_HEADER,
     DeadLetterStatus,
     ErrorCategory,
     FailedTask,
@@ -29,15 +30,17 @@ from redrive.capture.captured_task import (
     next_retry_at,
     task_of_item,
 )
+from redrive.capture.failure_templates import FailureTemplate
 from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry, policy_of_item
 from redrive.clock import Instant
+from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FindItems, GetStats, Page
-from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueExists, QueueNotFound, short_repr
-from redrive.model.classify import ErrorClass
-from redrive.model.duration import SECOND
+from redrive.errors import Forbidden, InvalidInput, InvalidPayload, short_repr
+from redrive.model.duration import SECOND, Duration
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
-from redrive.model.item import Item, Receipt, Status
+from redrive.model.item import Counters, Item, Receipt, Status
+from redrive.model.judge import OutcomeKind, RetryVerdict, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
 from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
@@ -69,9 +72,12 @@ class Capture(NamedTuple):
     """The function that can run it."""
     payload: bytes
     """JSON."""
-    error: BaseException | Failure | str
+    failure: Failure
     treatment: Treatment
     category: ErrorCategory
+    template: FailureTemplate | None = None
+    retry_after: Duration = 0
+    """How long the other side asks to wait before the first retry."""
     metadata: Mapping[str, Any] = {}
     priority: int = DEFAULT_PRIORITY
 
@@ -115,17 +121,6 @@ def size_of(stats: QueueStats) -> int:
     return stats.pending + stats.failed + stats.active + stats.dead
 
 
-def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
-    """Create the queue if it does not exist. One that exists keeps its settings."""
-    try:
-        yield from core.queue(name)
-    except QueueNotFound:
-        try:
-            yield from queue_flows.create(core, name, settings)
-        except QueueExists:  # another process was faster
-            yield from queue_flows.get(core, name)
-
-
 def capture(
     core: Core, queue: str, room: Room, given: Capture, functions: Mapping[str, object], jitter: bool
 ) -> Flow[Receipt]:
@@ -139,6 +134,8 @@ def capture(
         POLICY_HEADER: str(given.treatment.policy),
         CATEGORY_HEADER: given.category.value,
     }
+    if given.template is not None:
+        headers |= {TEMPLATE_HEADER: given.template.name, ADVICE_HEADER: given.template.advice}
     if given.metadata:
         headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
     item = deliveries.new_item(
@@ -158,17 +155,22 @@ def capture(
             is_known = False
         if not is_known:
             raise full from None
-    receipt: Receipt = yield from settle.put_failed(core, queue, item, _classified(given), None)
+    verdict = (yield from _later(core, queue, item, given)) if given.retry_after else None
+    receipt: Receipt = yield from settle.put_failed(core, queue, item, given.failure, verdict)
     if not receipt.duplicate:
         room.take()
     return receipt
 
 
-def _classified(given: Capture) -> BaseException | Failure | str:
-    """Return the failure, of the category that the caller named."""
-    failure = settle.failure_of(given.error, (), None)
-    wanted = ErrorClass(given.category.value)
-    return failure if failure.error_class is wanted else msgspec.structs.replace(failure, error_class=wanted)
+def _later(core: Core, name: str, item: NewItem, given: Capture) -> Flow[Verdict | None]:
+    """Return the verdict of a task whose first retry is later than its policy says, because the other side asks for
+    that. None: its policy decides."""
+    queue = yield from core.queue(name)
+    judged = core.judge(
+        queue, OutcomeKind.FAILED, Counters(failures=1), failure=given.failure, overrides=item.overrides
+    )
+    is_later = isinstance(judged, RetryVerdict) and judged.delay < given.retry_after
+    return RetryVerdict(given.retry_after, Status.FAILED) if is_later else None
 
 
 def _encoded_metadata(metadata: Mapping[str, Any]) -> str:

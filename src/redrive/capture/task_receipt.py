@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.broker.flow import Flow
-from redrive.broker.flows import settle
 from redrive.capture import flows
-from redrive.capture.captured_task import DeadLetterStatus, FailedTask, to_datetime
+from redrive.capture.captured_task import DeadLetterStatus, FailedTask
 from redrive.capture.flows import Capture
 from redrive.capture.retry_policies import CapturePolicy
+from redrive.clock import to_datetime
 from redrive.errors import Forbidden
 from redrive.model.item import Receipt
 
@@ -31,7 +31,7 @@ def task_of_receipt(core: Core, queue: str, given: Capture, receipt: Receipt) ->
 def _as_given(core: Core, given: Capture, receipt: Receipt) -> FailedTask:
     """Return the task without what only the store knows: earlier failures, and when it is retried."""
     values = msgspec.json.decode(given.payload)
-    failure = settle.failure_of(given.error, (), None)
+    failure = given.failure
     policy, retries = given.treatment
     is_retried = retries > 0 and policy != CapturePolicy.NEVER
     return FailedTask(
@@ -45,6 +45,8 @@ def _as_given(core: Core, given: Capture, receipt: Receipt) -> FailedTask:
         status=DeadLetterStatus.PENDING if is_retried else DeadLetterStatus.EXHAUSTED,
         metadata=dict(given.metadata),
         error_category=given.category.value,
+        template=None if given.template is None else given.template.name,
+        advice="" if given.template is None else given.template.advice,
         last_error=failure.text,
         error_type=failure.type,
         fingerprint=failure.fingerprint,

@@ -24,6 +24,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: Annotated[str, msgspec.Meta(description="The error that it was captured with.")]
     error_type: str | None = None
     error_category: str | None = None
+    template: Annotated[str | None, msgspec.Meta(description="The common failure that the error is.")] = None
+    advice: Annotated[str | None, msgspec.Meta(description="What an operator can do about it.")] = None
     last_error: str | None = None
     fingerprint: Annotated[str | None, msgspec.Meta(description="Equal for tasks that failed for one reason.")] = None
     traceback: str | None = None
@@ -78,6 +80,8 @@ def task_view(item: Item, *, with_payload: bool = True) -> TaskView:
         error=task.error,
         error_type=task.error_type or None,
         error_category=task.error_category,
+        template=task.template,
+        advice=task.advice or None,
         last_error=task.last_error or None,
         fingerprint=task.fingerprint or None,
         traceback=task.traceback,

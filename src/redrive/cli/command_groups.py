@@ -112,6 +112,7 @@ CAPTURE_COMMANDS = {
     "retry": ("redrive.cli.commands.capture_retry:retry", "Make tasks due now, or run them here with --app."),
     "archive": ("redrive.cli.commands.capture_retry:archive", "Put exhausted tasks aside; they can be restored."),
     "restore": ("redrive.cli.commands.capture_retry:restore", "Take tasks out of the archive."),
+    "templates": ("redrive.cli.commands.capture_inspect:templates", "Common failures, and what helps against each."),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
+from redrive.broker.flows import queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect_async
 from redrive.contract.item_calls import NewItem
@@ -217,7 +218,7 @@ class AsyncMailbox(Generic[T, R]):
             raise MailboxClosedError(self.name)
         if not self._is_ready:
             with named_errors():
-                await self._run(flows.ensure_queue(self._core, self.name, self._settings))
+                await self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
 
     async def _check_exists(self) -> None:

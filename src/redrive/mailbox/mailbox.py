@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
+from redrive.broker.flows import queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect
 from redrive.contract.item_calls import NewItem
@@ -218,7 +219,7 @@ class Mailbox(Generic[T, R]):
             raise MailboxClosedError(self.name)
         if not self._is_ready:
             with named_errors():
-                self._run(flows.ensure_queue(self._core, self.name, self._settings))
+                self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
 
     def _check_exists(self) -> None:

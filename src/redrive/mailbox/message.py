@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from redrive.clock import to_datetime
 from redrive.contract.replies import REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.mailbox import flows
-from redrive.mailbox.dead_letter import to_datetime
 from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, Delivered, seconds
 from redrive.mailbox.mailbox_errors import (
     MessageFinalizedError,

@@ -28,7 +28,15 @@ from redrive.contract.admin_calls import (
 )
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations, ListStats
-from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, short_repr
+from redrive.errors import (
+    InvalidInput,
+    InvalidSetting,
+    QueueExists,
+    QueueNotFound,
+    RedriveError,
+    StoreFailed,
+    short_repr,
+)
 from redrive.model.dead_queue import remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
@@ -209,6 +217,17 @@ def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
         yield from unlink_dead_queue(core, name, remote_dead_queues(wanted))
         raise
     return queue
+
+
+def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
+    """Create a queue if it does not exist. One that exists keeps its settings."""
+    try:
+        yield from core.queue(name)
+    except QueueNotFound:
+        try:
+            yield from create(core, name, settings)
+        except QueueExists:  # another process was faster
+            yield from get(core, name)
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:

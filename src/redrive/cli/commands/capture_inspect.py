@@ -1,4 +1,4 @@
-"""`redrive capture status|list|show`: tasks that failed outside a queue."""
+"""`redrive capture status|list|show|templates`: tasks that failed outside a queue."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from redrive.capture import administration
 from redrive.capture.capture_settings import DEFAULT_QUEUE
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, next_retry_at
+from redrive.capture.failure_templates import FailureTemplate, list_templates
 from redrive.capture.flows import TaskFilter
 from redrive.capture.task_view import TaskView, task_view
 from redrive.cli.commands.shell_completion import complete_queue
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = {"task": "~", "status": "<", "category": "<", "retries": ">", "next": ">", "failed": ">", "error": "~"}
 _CAUSES = {"count": ">", "last": ">", "cause": "~"}
+_TEMPLATES = {"template": "<", "category": "<", "policy": "<", "retries": ">", "advice": "~"}
 _FULL_PERCENT = 80
 """From here on a queue is nearly full."""
 queue_option = click.option(
@@ -273,6 +275,8 @@ def show(task: str, queue: str, secrets: bool) -> None:
     print_line(escape_line(_error_line(view)), style="red")
     for line in _traceback(view):
         print_line(line)
+    if view.advice:
+        print_line(escape_line(view.advice))
     print_line()
     _print_facts(view, item)
     for name in ("task", "extra", "metadata", "result"):
@@ -299,6 +303,7 @@ def _print_facts(view: TaskView, item: Item) -> None:
             ("captured", f"{format_instant(item.put_at)} ({ago(item.put_at)})"),
             ("first error", view.error if view.error != view.last_error else None),
             ("category", view.error_category),
+            ("template", view.template),
             ("policy", view.retry_policy),
             ("retries", f"{view.retry_count} of {view.max_retries}, {pluralize(view.total_attempts, 'run')} in all"),
             ("next retry", None if due is None else f"{format_instant(due)} ({ago(due)})"),
@@ -326,3 +331,27 @@ def _steps_of(view: TaskView, queue: str) -> list[str]:
             return [f"\nTake it out of the archive: {command_line(f'capture restore{at} {id}')}"]
         case _:
             return []
+
+
+@command("templates")
+@click.option("--category", type=click.Choice([*map(str, ErrorCategory)]), help="Only failures of this kind.")
+def templates(category: str | None) -> None:
+    """Common failures that errors are compared with, in this order: category, policy, retries, and what an operator can
+    do. It reads no store. A program adds its own with add_template, and those are not listed here."""
+    found = [each for each in list_templates() if category in (None, each.category)]
+    if as_json():
+        print_json({"templates": [_template_form(each) for each in found]})
+        return
+    rows = [(each.name, each.category.value, str(each.policy), each.max_retries, each.advice) for each in found]
+    table(_TEMPLATES, rows, least=("retries", "category"))
+    print_note("\nThe task that fits one shows it: redrive capture show TASK")
+
+
+def _template_form(template: FailureTemplate) -> dict[str, object]:
+    return {
+        "name": template.name,
+        "category": template.category.value,
+        "policy": str(template.policy),
+        "max_retries": template.max_retries,
+        "advice": template.advice,
+    }

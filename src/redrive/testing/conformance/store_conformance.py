@@ -11,6 +11,7 @@ from redrive.testing.conformance.capture_administration import (
     CaptureFileConformance,
 )
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
 from redrive.testing.conformance.cross_store_moves import (
@@ -205,6 +206,7 @@ class StoreConformance(
     CaptureFileConformance,
     CaptureAdministrationConformance,
     GuardConformance,
+    TemplateConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,

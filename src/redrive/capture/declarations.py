@@ -1,0 +1,133 @@
+"""What a program declares on a dead-letter queue, blocking or async: policies, templates, guards, a callback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from redrive.capture.capture_queue import CaptureProgram, DLQIntegrationStrategy
+from redrive.capture.captured_task import ErrorCategory
+from redrive.capture.failure_templates import FailureTemplate
+from redrive.capture.guard import Captured, Guard, GuardOptions
+from redrive.model.duration import DurationInput
+from redrive.model.retry_policy import DelayFunction
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Declarations(CaptureProgram):
+    """The methods of a dead-letter queue that need no store."""
+
+    _time_limit: DurationInput | None
+    _is_failure: Callable[[Any], bool]
+
+    @property
+    def name(self) -> str:
+        """The queue of the captured tasks."""
+        return self._queue.name
+
+    @property
+    def strategy(self) -> DLQIntegrationStrategy:
+        """Which failures of guarded calls are captured."""
+        return self._queue.strategy
+
+    def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
+        """Capture other failures from now on, in this process."""
+        self._queue.set_strategy(strategy)
+
+    def add_policy(self, name: str, function: DelayFunction) -> None:
+        """Add a retry policy: a function from the number of failures so far, 1 at the first, to seconds.
+
+        Tasks store its name. A process that does not know it takes an exponential delay.
+        """
+        self._queue.add_policy(name, function)
+
+    @property
+    def templates(self) -> tuple[FailureTemplate, ...]:
+        """The templates that errors are compared with, in this order: those that were added, then the built-in ones."""
+        return self._queue.templates
+
+    def add_template(self, template: FailureTemplate) -> None:
+        """Add a template for failures of guarded calls, which errors are compared with before the built-in ones."""
+        self._queue.add_template(template)
+
+    def classify_error(self, error: BaseException | str) -> ErrorCategory:
+        """Return the category of an error."""
+        return self._queue.diagnose(error).category
+
+    @overload
+    def guard(self, function: F, /) -> F: ...
+    @overload
+    def guard(
+        self,
+        function: None = None,
+        /,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        on_failure: Literal["raise"] = "raise",
+        key: Callable[..., str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        timeout: DurationInput | None = None,
+        on_cancel: Literal["ignore", "capture"] = "ignore",
+    ) -> Callable[[F], F]: ...
+    @overload
+    def guard(
+        self,
+        function: None = None,
+        /,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        on_failure: Literal["handle"],
+        key: Callable[..., str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        timeout: DurationInput | None = None,
+        on_cancel: Literal["ignore", "capture"] = "ignore",
+    ) -> Callable[[Callable[P, R]], Callable[P, R | Captured]]: ...
+    def guard(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        policy: str | None = None,
+        max_retries: int | None = None,
+        on_failure: Literal["raise", "handle"] = "raise",
+        key: Callable[..., str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        priority: str | int | None = None,
+        timeout: DurationInput | None = None,
+        on_cancel: Literal["ignore", "capture"] = "ignore",
+    ) -> Any:
+        """Capture the failures of a function: a decorator, with or without options. Retries call the function itself.
+
+        policy, max_retries: unset, what the template or the category of the error says. on_failure: raise the error, or
+        return `Captured(task_id)` (`handle`). key: a function of the arguments that returns the task id; unset, each
+        failed call is a separate task. name: what a retry finds the function by; unset, its module and name.
+        timeout: for coroutine functions; a call that takes longer fails. on_cancel: whether a cancelled call is
+        captured.
+        """
+        options = GuardOptions(policy, max_retries, on_failure, key, name, metadata, priority, timeout, on_cancel)
+        if function is not None:
+            return Guard(self._queue, function, options).wrap()
+        return lambda given: Guard(self._queue, given, options).wrap()
+
+    def set_callback(self, callback: Callable[..., Any]) -> None:
+        """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""
+        self._queue.app.set_callback(callback, is_failure=self._is_failure, time_limit=self._time_limit, loop=_loop())
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, on which callbacks run."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
