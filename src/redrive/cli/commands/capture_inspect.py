@@ -41,6 +41,7 @@ from redrive.model.text import format_counts, format_instant, pluralize
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
     from redrive.capture.capture_errors import TaskNotFoundError
+    from redrive.clock import Instant
     from redrive.model.group import Group
     from redrive.model.item import Item
     from redrive.model.worker_info import WorkerInfo
@@ -118,8 +119,9 @@ def status(queue: str) -> None:
             return
         causes = broker.groups(queue, limit=3) if found["status_breakdown"]["exhausted"] else ()
         workers = [worker for worker in broker.workers() if queue in worker.queues]
-        waiting = broker._run(administration.list_items(broker._core, queue, _WAITING, 1_000, None))[0]
-    _print_counts(queue, found, min(filter(None, map(next_retry_at, waiting)), default=None))
+        waiting, more = broker._run(administration.list_items(broker._core, queue, _WAITING, 1_000, None))
+    due = [] if more else [at for item in waiting if (at := next_retry_at(item)) is not None]
+    _print_counts(queue, found, min(due, default=None))
     _print_processor(found, workers)
     _print_causes(causes)
     print_note("")
@@ -130,13 +132,13 @@ def status(queue: str) -> None:
 _WAITING = TaskFilter(status=DeadLetterStatus.PENDING)
 
 
-def _print_counts(queue: str, found: Mapping[str, Any], due: Any) -> None:
+def _print_counts(queue: str, found: Mapping[str, Any], due: Instant | None) -> None:
     counts, totals = found["status_breakdown"], found["lifetime_stats"]
     size, share = pluralize(found["queue_size"], "task"), f"{found['utilization_percent']:g} %"
     print_line(f"{queue} at {find_target().shown}: {size}, {share} of {found['max_size']:,}")
     print_line()
     said = {
-        "pending": "" if due is None else f"the next retry is due {ago(due)}",
+        "pending": "" if due is None else _due_text(due),
         "exhausted": "retries are used up; kept until an operator decides" if counts["exhausted"] else "",
         "completed": "in the last day" if counts["completed"] else "",
     }
@@ -152,6 +154,10 @@ def _print_counts(queue: str, found: Mapping[str, Any], due: Any) -> None:
     print_line(f"  captured    {totals['enqueued_total']:,} in all")
     succeeded, failed = totals["retry_success"], totals["retry_failed"]
     print_line(f"  retries     {ended:,} in all: {succeeded:,} succeeded, {failed:,} failed{rate}")
+
+
+def _due_text(due: Instant) -> str:
+    return f"overdue: the first was due {ago(due)}" if due < now() else f"the next retry is due {ago(due)}"
 
 
 def coloured_as(text: str, status: str) -> str:
@@ -185,7 +191,7 @@ def _next_steps(queue: str, found: Mapping[str, Any], causes: tuple[Group, ...])
     counts = found["status_breakdown"]
     waits = counts["pending"] + counts["retrying"]
     if waits and not found["is_processor_running"]:
-        yield "  start retries:   redrive work MODULE:DLQ    the module with your DeadLetterQueue, as in calls:dlq"
+        yield "  start retries:   redrive work MODULE:DLQ    your DeadLetterQueue, as in calls:dlq"
     if counts["exhausted"]:
         if causes:
             yield f"  show one:        {command_line(f'capture show{at} {causes[0].sample[:8]}')}"
