@@ -1,6 +1,7 @@
 """Capture: a dead-letter queue behind any call. What fails outside a queue is kept, and retried by policy."""
 
 from redrive.capture.async_dead_letter_queue import AsyncDeadLetterQueue
+from redrive.capture.capture_alerts import Alert, AlertKind, AlertThresholds
 from redrive.capture.capture_errors import (
     CallbackFailed,
     CaptureDisabledError,
@@ -19,6 +20,9 @@ from redrive.capture.guard import Captured
 from redrive.capture.retry_policies import CapturePolicy as RetryPolicy
 
 __all__ = [
+    "Alert",
+    "AlertKind",
+    "AlertThresholds",
     "AsyncDeadLetterQueue",
     "CallbackFailed",
     "CaptureDisabledError",

@@ -12,6 +12,7 @@ from redrive.broker.flows import manual_changes, registrations
 from redrive.broker.flows import queues as queue_flows
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.capture import flows
+from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import TaskNotFoundError
 from redrive.capture.capture_settings import SETTINGS_KIND, CaptureSettings, resolve_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
@@ -96,4 +97,6 @@ def due_message(queue: str, is_running: bool) -> str:
 def statistics(core: Core, queue: str) -> Flow[dict[str, Any]]:
     """Return what `DeadLetterQueue.get_statistics` returns. Raises QueueNotFound."""
     settings = yield from get_settings(core, queue)
-    return (yield from flows.statistics(queue, settings.max_size, settings.retry_interval_seconds))
+    levels = QueueLevels(queue)
+    levels.max_size = settings.max_size
+    return (yield from flows.statistics(core, levels, settings.retry_interval_seconds))

@@ -14,21 +14,25 @@ from redrive.broker.flow import Flow
 from redrive.broker.flows import queues, registrations, settle
 from redrive.broker.flows.deliveries import queue_name
 from redrive.capture import flows
+from redrive.capture.capture_alerts import AlertThresholds
 from redrive.capture.capture_errors import CaptureDisabledError
+from redrive.capture.capture_monitor import CaptureMonitor
 from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
 from redrive.capture.failure_templates import FailureTemplate, check_template, find_template, list_templates
-from redrive.capture.flows import Capture, Room, check_choice, check_priority
+from redrive.capture.flows import Capture, CaptureReceipt, check_choice, check_priority
 from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload
 from redrive.model.classify import ErrorClass
 from redrive.model.error_attributes import retry_after_of
 from redrive.model.failure import Failure
-from redrive.model.item import Receipt
+from redrive.model.item import Item, Settled
 from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
 from redrive.model.payload import encode_payload
 from redrive.model.retry_policy import DelayFunction
+from redrive.model.state_machine import Verb
+from redrive.task.context import Context
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import WorkerLaunch
 from redrive.worker.program import WorkerProgram, refuse_options
@@ -111,7 +115,13 @@ class CaptureQueue:
     """The part of a dead-letter queue that needs no driver."""
 
     def __init__(
-        self, core: Core, name: str, given: Mapping[str, Any], strategy: DLQIntegrationStrategy | str, jitter: bool
+        self,
+        core: Core,
+        name: str,
+        given: Mapping[str, Any],
+        strategy: DLQIntegrationStrategy | str,
+        jitter: bool,
+        alerts: AlertThresholds,
     ) -> None:
         self.core = core
         self.name = queue_name(name)
@@ -122,7 +132,9 @@ class CaptureQueue:
         self._jitter = jitter
         self._functions: dict[str, DelayFunction] = {}
         self._templates: list[FailureTemplate] = []
-        self._room: Room | None = None
+        self._is_open = False
+        self.monitor = CaptureMonitor(core, self.name, alerts)
+        self.app.on_retried(self._retried)
 
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
         """Capture other failed calls from now on."""
@@ -227,16 +239,43 @@ class CaptureQueue:
             raise InvalidPayload(problem.path, f"{problem.problem}; a task is captured as JSON") from None
         return self.describe(task_id, CALLBACK, payload, error, **{"by_category": False, **options})
 
-    def capture(self, given: Capture) -> Flow[Receipt]:
+    def capture(self, given: Capture) -> Flow[CaptureReceipt]:
         """Put a task that failed, in a queue that is open."""
-        assert self._room is not None
-        return flows.capture(self.core, self.name, self._room, given, self._functions, self._jitter)
+        levels = self.monitor.levels
+        done = yield from flows.capture(self.core, levels, given, self._functions, self._jitter)
+        self.monitor.captured(
+            done.id, done.headers, given.failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted
+        )
+        return done
+
+    def archive(self, task_id: str, verb: Verb) -> Flow[bool]:
+        """Archive or restore a task. Returns False if it does not exist."""
+        item: Item | None = yield from flows.archive(self.core, self.name, task_id, verb)
+        if item is not None:
+            self.monitor.archived(item.id, item.headers, is_undone=verb is Verb.RESTORE)
+        return item is not None
+
+    def statistics(self) -> Flow[dict[str, Any]]:
+        """Return counts of tasks."""
+        interval = self.settings.retry_interval_seconds
+        found: dict[str, Any] = yield from flows.statistics(self.core, self.monitor.levels, interval)
+        self.monitor.watch()
+        return found
+
+    def _retried(self, context: Context, failure: Failure | None, settled: Settled) -> None:
+        """A retry of this process ended, and that is committed."""
+        if failure is None:
+            self.monitor.succeeded(context.id, context.headers)
+        else:
+            is_exhausted = settled.dead_reason is not None
+            self.monitor.failed(context.id, context.headers, failure.type, is_exhausted=is_exhausted)
 
     def open(self) -> Flow[None]:
         """Create the queue if it does not exist, and read the settings of a config file, once."""
-        if self._room is not None:
+        if self._is_open:
             return
         yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
         found = yield from registrations.list_registrations(SETTINGS_KIND, self.name)
         self.settings = resolve_settings(self._given, found[0].value if found else None)
-        self._room = Room(self.settings.max_size)
+        self.monitor.levels.max_size = self.settings.max_size
+        self._is_open = True

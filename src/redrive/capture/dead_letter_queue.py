@@ -12,6 +12,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
 from redrive.capture import flows
 from redrive.capture.calls import checked_result, invoke, is_failed_result, run_blocking
+from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
 from redrive.capture.capture_errors import NoCallbackError
 from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
 from redrive.capture.captured_task import CALLBACK, DeadLetterStatus, ErrorCategory, FailedTask
@@ -39,7 +40,7 @@ class DeadLetterQueue(Declarations):
     max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds (60),
     enabled, retry_processor_enabled: unset, what the variables REDRIVE_DLQ_… say, then what a config file says.
     strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
-    time_limit: how long one retry by the callback may take.
+    time_limit: how long one retry by the callback may take. alerts: when `on_alert` is called.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class DeadLetterQueue(Declarations):
         concurrency: int = DEFAULT_CONCURRENCY,
         time_limit: DurationInput | None = None,
         is_failure: Callable[[Any], bool] = is_failed_result,
+        alerts: AlertThresholds = DEFAULT_THRESHOLDS,
     ) -> None:
         self._owns_broker = isinstance(broker, str)
         self._broker = connect(broker) if isinstance(broker, str) else broker
@@ -71,7 +73,7 @@ class DeadLetterQueue(Declarations):
             "enabled": enabled,
             "retry_processor_enabled": retry_processor_enabled,
         }
-        self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter)
+        self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter, alerts)
         self._concurrency = concurrency
         self._time_limit = time_limit
         self._is_failure = is_failure
@@ -215,13 +217,12 @@ class DeadLetterQueue(Declarations):
 
     def _change(self, task_id: str, verb: Verb) -> bool:
         self._open()
-        return self._run(flows.archive(self._queue.core, self.name, task_id, verb))
+        return self._run(self._queue.archive(task_id, verb))
 
     def get_statistics(self) -> dict[str, Any]:
         """Return counts by status, category and policy, and totals since the queue was created."""
         self._open()
-        settings = self._queue.settings
-        return self._run(flows.statistics(self.name, settings.max_size, settings.retry_interval_seconds))
+        return self._run(self._queue.statistics())
 
     def start_retry_processor(
         self, callback: Callable[..., Any] | None = None, check_interval_seconds: float | None = None
@@ -265,8 +266,9 @@ class DeadLetterQueue(Declarations):
         self.stop_retry_processor()
 
     def shutdown(self) -> None:
-        """Stop the retry processor, and close what this opened. Twice is no error."""
+        """Stop the retry processor, wait for hooks, and close what this opened. Twice is no error."""
         self.stop_retry_processor()
+        run_blocking(self._queue.monitor.hooks.wait, STOP_SECONDS)
         if self._owns_broker:
             self._broker.close()
 

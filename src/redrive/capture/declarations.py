@@ -1,21 +1,19 @@
-"""What a program declares on a dead-letter queue, blocking or async: policies, templates, guards, a callback."""
+"""What a program declares on a dead-letter queue, blocking or async: policies, templates, hooks, guards, a callback."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
+from redrive.capture.capture_hooks import ALERT, TaskEvent, running_loop
 from redrive.capture.capture_queue import CaptureProgram, DLQIntegrationStrategy
 from redrive.capture.captured_task import ErrorCategory
 from redrive.capture.failure_templates import FailureTemplate
-from redrive.capture.guard import Captured, Guard, GuardOptions
+from redrive.capture.guard import Guard, GuardOptions, HandledGuard
 from redrive.model.duration import DurationInput
 from redrive.model.retry_policy import DelayFunction
 
 F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Declarations(CaptureProgram):
@@ -58,6 +56,26 @@ class Declarations(CaptureProgram):
         """Return the category of an error."""
         return self._queue.diagnose(error).category
 
+    def on_captured(self, hook: F) -> F:
+        """Call this function with each task after a failure of it was captured. Here as below, a decorator."""
+        return self._queue.monitor.hooks.add(TaskEvent.CAPTURED, hook)
+
+    def on_retried(self, hook: F) -> F:
+        """Call it with a task after each retry of this process, successful or not."""
+        return self._queue.monitor.hooks.add(TaskEvent.RETRIED, hook)
+
+    def on_succeeded(self, hook: F) -> F:
+        """Call it with a task after a retry succeeded."""
+        return self._queue.monitor.hooks.add(TaskEvent.SUCCEEDED, hook)
+
+    def on_exhausted(self, hook: F) -> F:
+        """Call it with a task that is not retried any more."""
+        return self._queue.monitor.hooks.add(TaskEvent.EXHAUSTED, hook)
+
+    def on_alert(self, hook: F) -> F:
+        """Call it with an `Alert` when a threshold is crossed; in the one of all processes that notices it first."""
+        return self._queue.monitor.hooks.add(ALERT, hook)
+
     @overload
     def guard(self, function: F, /) -> F: ...
     @overload
@@ -91,7 +109,7 @@ class Declarations(CaptureProgram):
         priority: str | int | None = None,
         timeout: DurationInput | None = None,
         on_cancel: Literal["ignore", "capture"] = "ignore",
-    ) -> Callable[[Callable[P, R]], Callable[P, R | Captured]]: ...
+    ) -> HandledGuard: ...
     def guard(
         self,
         function: Callable[..., Any] | None = None,
@@ -122,12 +140,6 @@ class Declarations(CaptureProgram):
 
     def set_callback(self, callback: Callable[..., Any]) -> None:
         """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""
-        self._queue.app.set_callback(callback, is_failure=self._is_failure, time_limit=self._time_limit, loop=_loop())
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of this thread, on which callbacks run."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+        self._queue.app.set_callback(
+            callback, is_failure=self._is_failure, time_limit=self._time_limit, loop=running_loop()
+        )

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -26,6 +26,8 @@ from redrive.telemetry import events
 if TYPE_CHECKING:
     from redrive.capture.capture_queue import CaptureQueue
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _MARK = "__redrive_task_id__"
 """The attribute of an exception that was captured: its task id."""
 _log = events.logger("redrive.capture")
@@ -35,6 +37,17 @@ class Captured(NamedTuple):
     """What a guarded call returns with `on_failure="handle"`, if it failed and was captured."""
 
     task_id: str
+
+
+class HandledGuard(Protocol):
+    """A guard with `on_failure="handle"`, as a decorator."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | Captured]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | Captured]: ...
 
 
 class GuardOptions(NamedTuple):

@@ -16,6 +16,8 @@ from redrive.capture.calls import checked_result, is_failed_result
 from redrive.capture.captured_task import CALLBACK
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, DurationInput
+from redrive.model.failure import Failure
+from redrive.model.item import Settled
 from redrive.task.app import App
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, Release
@@ -59,6 +61,11 @@ class CallbackApp(App):
         self.callback: Callable[..., Any]
         """What runs tasks that name no function, once it is set."""
         self.is_failure: Callable[[Any], bool] = is_failed_result
+
+    def on_retried(self, hook: Callable[[Context, Failure | None, Settled], None]) -> None:
+        """Call this after each retry of this process that completed or failed."""
+        self._declared_queue.hooks.on_failure(hook)
+        self._declared_queue.hooks.on_completed(hook)
 
     def knows(self, name: str) -> bool:
         """Whether a function has this name."""
@@ -133,14 +140,19 @@ def _on_loop(callback: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
 
 def run_due_tasks(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
     """Run tasks that are due, until there are none, in this thread."""
-    Worker(app, broker=broker, queues=[queue], concurrency=concurrency).run(until_idle=True)
+    _worker(app, broker, queue, concurrency).run(until_idle=True)
+
+
+def _worker(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> Worker:
+    is_metered = broker._core.meter is not None
+    return Worker(app, broker=broker, queues=[queue], concurrency=concurrency, metrics=is_metered)
 
 
 class RetryProcessor:
     """Runs the worker in a thread, from `start` to `stop`."""
 
     def __init__(self, app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
-        self._worker = Worker(app, broker=broker, queues=[queue], concurrency=concurrency)
+        self._worker = _worker(app, broker, queue, concurrency)
         self._thread = threading.Thread(target=self._worker.run, name="redrive-capture", daemon=True)
 
     def start(self) -> None:

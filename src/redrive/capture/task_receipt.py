@@ -9,17 +9,15 @@ import msgspec
 from redrive.broker.flow import Flow
 from redrive.capture import flows
 from redrive.capture.captured_task import DeadLetterStatus, FailedTask
-from redrive.capture.flows import Capture
-from redrive.capture.retry_policies import CapturePolicy
+from redrive.capture.flows import Capture, CaptureReceipt
 from redrive.clock import to_datetime
 from redrive.errors import Forbidden
-from redrive.model.item import Receipt
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 
-def task_of_receipt(core: Core, queue: str, given: Capture, receipt: Receipt) -> Flow[FailedTask]:
+def task_of_receipt(core: Core, queue: str, given: Capture, receipt: CaptureReceipt) -> Flow[FailedTask]:
     """Return a task that was captured."""
     try:
         found: FailedTask | None = yield from flows.get_task(core, queue, given.task_id)
@@ -28,12 +26,12 @@ def task_of_receipt(core: Core, queue: str, given: Capture, receipt: Receipt) ->
     return _as_given(core, given, receipt) if found is None else found
 
 
-def _as_given(core: Core, given: Capture, receipt: Receipt) -> FailedTask:
+def _as_given(core: Core, given: Capture, receipt: CaptureReceipt) -> FailedTask:
     """Return the task without what only the store knows: earlier failures, and when it is retried."""
     values = msgspec.json.decode(given.payload)
     failure = given.failure
     policy, retries = given.treatment
-    is_retried = retries > 0 and policy != CapturePolicy.NEVER
+    is_retried = not receipt.is_exhausted
     return FailedTask(
         task_id=given.task_id,
         task=values["task"],

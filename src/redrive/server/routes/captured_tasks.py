@@ -9,13 +9,14 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import queue_name
 from redrive.capture import administration
+from redrive.capture.capture_alerts import AlertThresholds
 from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
 from redrive.capture.capture_settings import DEFAULT_QUEUE
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory
 from redrive.capture.flows import TaskFilter
 from redrive.capture.task_view import Statistics, TaskView, task_view
 from redrive.errors import QueueNotFound
-from redrive.model.item import Item, Receipt
+from redrive.model.item import Item
 from redrive.model.state_machine import Verb
 from redrive.server.field_types import (
     Actor,
@@ -32,6 +33,8 @@ from redrive.server.response_budget import STEP, size_of
 from redrive.server.route import Route, one_queue
 from redrive.server.routes.settle import ErrorReport, failure_of_report
 
+NO_ALERTS = AlertThresholds(utilization_percent=None, exhausted=None, success_rate=None)
+"""Programs watch their queues; a server has no hooks."""
 TaskName = Annotated[Label, msgspec.Meta(description="The task id, or the id of its item.")]
 
 
@@ -66,7 +69,7 @@ class EnqueuedTask(msgspec.Struct, frozen=True):
 async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
     """Capture a task. Only a caller that may manage the queue creates it."""
     core = request.broker._core
-    queue = CaptureQueue(core, queue_name(call.queue), {}, DLQIntegrationStrategy.AUTOMATIC, jitter=False)
+    queue = CaptureQueue(core, queue_name(call.queue), {}, DLQIntegrationStrategy.AUTOMATIC, False, NO_ALERTS)
     try:
         await request.broker.get_queue(queue.name)
     except QueueNotFound:
@@ -84,8 +87,8 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         category=call.error_category,
         priority=call.priority,
     )
-    receipt: Receipt = await request.broker._run(queue.capture(given))
-    return EnqueuedTask(given.task_id, receipt.id, receipt.duplicate)
+    receipt = await request.broker._run(queue.capture(given))
+    return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
 
 
 class ListTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from redrive.testing.conformance.capture_administration import (
     CaptureAdministrationConformance,
     CaptureFileConformance,
 )
+from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
@@ -207,6 +208,7 @@ class StoreConformance(
     CaptureAdministrationConformance,
     GuardConformance,
     TemplateConformance,
+    CaptureHookConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,
