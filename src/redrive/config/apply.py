@@ -22,7 +22,15 @@ from redrive.capture.capture_settings import SETTINGS_KIND
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
 from redrive.contract import Call
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Register, Unregister, UpdateQueue
+from redrive.contract.admin_calls import (
+    CreateQueue,
+    DeleteQueue,
+    Register,
+    Registration,
+    Unregister,
+    UpdateQueue,
+    VersionConflict,
+)
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import ListQueues
 from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 
 ACTOR = FILE_NAME
 """Who changes settings, in the audit."""
-_OVERTAKEN = (StaleSettings, QueueExists, QueueNotFound)
+_OVERTAKEN = (StaleSettings, VersionConflict, QueueExists, QueueNotFound)
 """What a store answers where somebody changed, created or deleted a queue since it was read."""
 _log = events.logger("redrive.config")
 
@@ -94,8 +102,12 @@ class _Done(msgspec.Struct):
             case UpdateQueue(name):
                 self.updated.add(name)
                 back = UpdateQueue(name, plan.present[name].settings, result.version, ACTOR)
-            case Register(kind=kind, name=name) | Unregister(kind=kind, name=name) if kind == SETTINGS_KIND:
+            case Register(kind=kind, name=name) if kind == SETTINGS_KIND:
                 self.updated.add(name)
+                if isinstance(back, Register):
+                    back = msgspec.structs.replace(back, version=result.version)
+            case Unregister(kind=kind, name=name) if kind == SETTINGS_KIND:
+                self.updated |= {name} if result else set()
             case Unregister(_, name):
                 self.released.add(name)
         if back is not None:
@@ -141,7 +153,7 @@ def _plan(
     present: Mapping[str, Queue],
     managements: Mapping[str, ManagedSettings],
     managed_before: Mapping[str, Collection[str]],
-    captures: Mapping[str, bytes],
+    captures: Mapping[str, Registration],
 ) -> _Plan:
     wanted = _wanted(core, config, present, managed_before)
     _check_dead_queues(config, present, wanted)
@@ -172,24 +184,26 @@ def _plan(
     return _Plan(present, wanted, tuple(calls), tuple(backs))
 
 
-def _list_captures() -> Flow[dict[str, bytes]]:
+def _list_captures() -> Flow[dict[str, Registration]]:
     """The settings of capture queues that are registered, by queue."""
-    return {each.name: each.value for each in (yield from registrations.list_registrations(SETTINGS_KIND))}
+    return {each.name: each for each in (yield from registrations.list_registrations(SETTINGS_KIND))}
 
 
-def _capture_calls(config: Config, before: Mapping[str, bytes]) -> Iterator[tuple[Call, Call]]:
+def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterator[tuple[Call, Call]]:
     """Register the settings of each capture queue, with the file; remove what this file had registered. With each call,
     the one that undoes it."""
     file = str(config.file)
     wanted = {name: msgspec.json.encode({"file": file, **each}) for name, each in config.captures.items()}
-    for name, value in before.items():
-        if name not in wanted and _file_of(value) == file:
-            yield Unregister(SETTINGS_KIND, name), Register(SETTINGS_KIND, name, value)
+    for name, each in before.items():
+        if name not in wanted and _file_of(each.value) == file:
+            yield Unregister(SETTINGS_KIND, name), Register(SETTINGS_KIND, name, each.value)
     for name, value in wanted.items():
-        if name not in before:
-            yield Register(SETTINGS_KIND, name, value), Unregister(SETTINGS_KIND, name)
-        elif before[name] != value:
-            yield Register(SETTINGS_KIND, name, value), Register(SETTINGS_KIND, name, before[name])
+        known = before.get(name)
+        if known is None:
+            yield Register(SETTINGS_KIND, name, value, version=0), Unregister(SETTINGS_KIND, name)
+        elif known.value != value:
+            back = Register(SETTINGS_KIND, name, known.value)
+            yield Register(SETTINGS_KIND, name, value, version=known.version), back
 
 
 def _file_of(value: bytes) -> object:
@@ -270,7 +284,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
     for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
         if isinstance(result, Queue):
             core.cache_queue(result)
-        if isinstance(result, RedriveError | StaleSettings):
+        if isinstance(result, RedriveError | StaleSettings | VersionConflict):
             refused.append((call, result))
         else:
             done.add(plan, call, back, result)
