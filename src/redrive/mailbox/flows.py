@@ -127,10 +127,9 @@ def receive(
     With visibility 0 they are released immediately, counted: their handles have expired.
     """
     end = core.clock.now() + wait
+    timeout = visibility or DEFAULT_VISIBILITY_SECONDS * SECOND
     while True:
-        pause = timedelta(microseconds=max(0, end - core.clock.now()))
-        timeout = timedelta(microseconds=visibility or DEFAULT_VISIBILITY_SECONDS * SECOND)
-        leases = yield from deliveries.lease(core, queue, limit, pause, timeout, worker)
+        leases = yield from deliveries.lease_checked(core, queue, limit, wait, timeout, worker)
         delivered: list[Delivered] = []
         for lease in leases:
             try:
@@ -145,6 +144,7 @@ def receive(
                 yield from settle.release(core, each.lease, 0, True, None)
         if delivered or not leases:
             return delivered
+        wait = max(0, end - core.clock.now())
 
 
 def _decode(body: BodyType[Any], lease: Lease) -> Flow[Any]:

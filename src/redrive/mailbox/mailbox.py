@@ -90,7 +90,7 @@ class Mailbox(Generic[T, R]):
         ignored.
         """
         self._open()
-        with named_errors():
+        with named_errors:
             if self._body_type.is_a(DeadLetter):
                 letter = flows.import_letter(
                     self._core,
@@ -135,7 +135,7 @@ class Mailbox(Generic[T, R]):
         if self._is_closed:
             return ()
         self._open()
-        with named_errors():
+        with named_errors:
             delivered = self._run(
                 flows.receive(self._core, self.name, self._body_type, max_messages, visibility, wait, self._worker)
             )
@@ -158,7 +158,7 @@ class Mailbox(Generic[T, R]):
         acknowledged without a reply.
         """
         self._open()
-        with named_errors():
+        with named_errors:
             item = self._message(
                 body,
                 keep_result=flows.result_timeout(timeout),
@@ -173,13 +173,13 @@ class Mailbox(Generic[T, R]):
     def approximate_count(self) -> int:
         """How many messages there are, visible and invisible ones."""
         self._open()
-        with named_errors():
+        with named_errors:
             return self._run(flows.count(self.name))
 
     def purge(self, confirm: int) -> int:
         """Permanently delete all messages that no consumer holds. `confirm` is their number. Returns how many."""
         self._open()
-        with named_errors():
+        with named_errors:
             return self._run(flows.purge(self._core, self.name, confirm))
 
     def close(self) -> None:
@@ -218,13 +218,13 @@ class Mailbox(Generic[T, R]):
         if self._is_closed:
             raise MailboxClosedError(self.name)
         if not self._is_ready:
-            with named_errors():
+            with named_errors:
                 self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
 
     def _check_exists(self) -> None:
         """Raise MailboxResolutionError if it does not exist."""
-        with named_errors():
+        with named_errors:
             self._run(flows.check_address(self._core, self.name))
 
     def _open_for_dead_letters(self) -> None:
