@@ -9,6 +9,7 @@ from redrive.capture.capture_errors import (
     CaptureFullError,
     NoCallbackError,
     TaskNotFoundError,
+    UnboundMethodError,
     UnknownPolicyError,
 )
 from redrive.capture.capture_queue import DLQIntegrationStrategy
@@ -39,6 +40,7 @@ __all__ = [
     "RetryPolicy",
     "TaskNotFoundError",
     "TaskPage",
+    "UnboundMethodError",
     "UnknownPolicyError",
     "list_templates",
 ]

@@ -53,6 +53,17 @@ class TaskNotFoundError(CaptureError, NotFound):
         super().__init__(f"capture queue '{queue}' has no task '{task_id}'; a completed one is removed after a day")
 
 
+class UnboundMethodError(CaptureError, Refused):
+    """A guarded method failed, and a retry would have no object to call it on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"method {name!r} is guarded, and no object is known to call it on in a retry; call dlq.bind(thing.method) "
+            f"once, where the program starts"
+        )
+
+
 class CallbackFailed(Exception):
     """A callback returned a result that says that it failed."""
 

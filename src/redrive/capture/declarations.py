@@ -9,7 +9,7 @@ from redrive.capture.capture_hooks import ALERT, TaskEvent, running_loop
 from redrive.capture.capture_queue import CaptureProgram, DLQIntegrationStrategy
 from redrive.capture.captured_task import ErrorCategory
 from redrive.capture.failure_templates import FailureTemplate
-from redrive.capture.guard import Guard, GuardOptions, HandledGuard
+from redrive.capture.guard import GuardOptions, HandledGuard, bind_method, guard_function
 from redrive.model.duration import DurationInput
 from redrive.model.retry_policy import DelayFunction
 
@@ -131,12 +131,19 @@ class Declarations(CaptureProgram):
         return `Captured(task_id)` (`handle`). key: a function of the arguments that returns the task id; unset, each
         failed call is a separate task. name: what a retry finds the function by; unset, its module and name.
         timeout: for coroutine functions; a call that takes longer fails. on_cancel: whether a cancelled call is
-        captured.
+        captured. A method needs a key, and an object for its retries: see `bind`.
         """
         options = GuardOptions(policy, max_retries, on_failure, key, name, metadata, priority, timeout, on_cancel)
         if function is not None:
-            return Guard(self._queue, function, options).wrap()
-        return lambda given: Guard(self._queue, given, options).wrap()
+            return guard_function(self._queue, function, options)
+        return lambda given: guard_function(self._queue, given, options)
+
+    def bind(self, method: Callable[..., Any]) -> None:
+        """Let retries of a method that is guarded in its class call it on this object: `dlq.bind(shop.charge)`, once.
+
+        Until then, a failed call of the method cannot be captured.
+        """
+        bind_method(self._queue, method)
 
     def set_callback(self, callback: Callable[..., Any]) -> None:
         """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""

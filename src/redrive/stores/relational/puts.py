@@ -167,7 +167,7 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
             _write_insert_batches(batch, groups)
         return receipts
     written: dict[str, ItemId] = {}
-    # Before a failure of one of them moves an item to a dead queue, which draws a number too.
+    # Before a failure of one of them moves an item to a dead queue, which takes a number too.
     new_ids = {position: batch.allocate_id() for position in range(len(items)) if position not in put.known}
     for position, item in enumerate(items):
         if (known := put.known.get(position)) is not None:

@@ -239,7 +239,7 @@ def _add_failure(state: State, step: _Step) -> None:
     )
     item.history.add(entry)
     if item.status is not Status.ACTIVE:
-        with state.reindex(item):  # if it has fallen due since, it is ready now
+        with state.reindex(item):  # if its time has come, it is ready now
             item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     step.queue.captured_total += 1

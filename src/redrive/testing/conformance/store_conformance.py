@@ -12,6 +12,7 @@ from redrive.testing.conformance.capture_administration import (
 )
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_methods import MethodGuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
@@ -207,6 +208,7 @@ class StoreConformance(
     CaptureFileConformance,
     CaptureAdministrationConformance,
     GuardConformance,
+    MethodGuardConformance,
     TemplateConformance,
     CaptureHookConformance,
     EvalLoopConformance,
