@@ -58,9 +58,11 @@ def run(place: StoreTarget) -> None:
         check_new(broker, (DEFAULT_QUEUE,))
         with DeadLetterQueue(broker, concurrency=4) as dlq:
             service = PaymentService(_CALL_SECONDS if in_terminal else 0)
-            charge = dlq.guard(policy="immediate", max_retries=RETRIES, on_failure="handle", name="charge")(
-                service.charge
-            )
+
+            @dlq.guard(policy="immediate", max_retries=RETRIES, on_failure="handle", name="charge")
+            def charge(order: int) -> str:
+                return service.charge(order)
+
             _say(f"{ORDERS} orders are charged. The payment service fails most calls; each failed call is captured.")
             with _live(dlq) as show:
                 dlq.start_retry_processor()
