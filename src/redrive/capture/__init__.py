@@ -8,6 +8,7 @@ from redrive.capture.capture_errors import (
     CaptureError,
     CaptureFullError,
     NoCallbackError,
+    TaskNotFoundError,
     UnboundMethodError,
     UnknownPolicyError,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "FailureTemplate",
     "NoCallbackError",
     "RetryPolicy",
+    "TaskNotFoundError",
     "TaskPage",
     "UnboundMethodError",
     "UnknownPolicyError",

@@ -20,6 +20,7 @@ from redrive.capture.declarations import Declarations
 from redrive.capture.flows import TaskFilter, TaskPage
 from redrive.capture.manual_retry import ManualRetry
 from redrive.capture.retry_processor import RetryProcessor, run_due_tasks
+from redrive.capture.task_receipt import task_of_receipt
 from redrive.connect import connect_async
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import DurationInput
@@ -93,8 +94,9 @@ class AsyncDeadLetterQueue(Declarations):
         """Capture a task that failed, and return it once it is on disk.
 
         task, extra: values that JSON can hold; a retry is `callback(task, **extra)`. error: an exception, or a text.
-        A task id that is known gets one more failure. Raises CaptureFullError, and IdempotencyConflict for another task
-        under a known id; a note of each has the error of the task.
+        A task id that is known gets one more failure. A caller of a server that may capture and not read gets the task
+        as given. Raises CaptureFullError, and IdempotencyConflict for another task under a known id; a note of each has
+        the error of the task.
         """
         with keep_error(error):
             await self._open()
@@ -109,10 +111,8 @@ class AsyncDeadLetterQueue(Declarations):
                 category=error_category,
                 priority=priority,
             )
-            await self._run(self._queue.capture(given))
-        found = await self.get_task(given.task_id)
-        assert found is not None
-        return found
+            receipt = await self._run(self._queue.capture(given))
+        return await self._run(task_of_receipt(self._queue.core, self.name, given, receipt))
 
     async def execute_with_dlq(
         self,

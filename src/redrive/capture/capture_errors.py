@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from redrive.errors import InvalidInput, QueueFull, RedriveError, Refused
+from redrive.errors import InvalidInput, NotFound, QueueFull, RedriveError, Refused
 
 MAX_NOTE = 2000
 """Characters of an error in a note."""
@@ -47,6 +47,14 @@ class NoCallbackError(CaptureError, Refused):
             f"this process knows no function that can retry the tasks of '{queue}'; give a callback with "
             f"start_retry_processor(callback) or set_callback, or guard a function"
         )
+
+
+class TaskNotFoundError(CaptureError, NotFound):
+    """The queue has no task of this id."""
+
+    def __init__(self, queue: str, task_id: str) -> None:
+        self.queue, self.task_id = queue, task_id
+        super().__init__(f"capture queue '{queue}' has no task '{task_id}'; a completed one is removed after a day")
 
 
 class UnboundMethodError(CaptureError, Refused):

@@ -20,7 +20,7 @@ from redrive.capture.capture_monitor import CaptureMonitor
 from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
 from redrive.capture.failure_templates import FailureTemplate, check_template, find_template, list_templates
-from redrive.capture.flows import Capture, check_choice, check_priority
+from redrive.capture.flows import Capture, CaptureReceipt, check_choice, check_priority
 from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload
@@ -256,13 +256,14 @@ class CaptureQueue:
             raise InvalidPayload(problem.path, f"{problem.problem}; a task is captured as JSON") from None
         return self.describe(task_id, CALLBACK, payload, error, **{"by_category": False, **options})
 
-    def capture(self, given: Capture) -> Flow[None]:
+    def capture(self, given: Capture) -> Flow[CaptureReceipt]:
         """Put a task that failed, in a queue that is open."""
         levels = self.monitor.levels
         done = yield from flows.capture(self.core, levels, given)
         self.monitor.captured(
             done.id, done.headers, given.failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted
         )
+        return done
 
     def archive(self, task_id: str, verb: Verb) -> Flow[bool]:
         """Archive or restore a task. Returns False if it does not exist."""

@@ -133,8 +133,7 @@ def task_of_item(item: Item) -> FailedTask:
     first, last = (failures[0], failures[-1]) if failures else (None, None)
     retry = item.overrides.retry
     happened = [item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)]
-    category = item.headers.get(CATEGORY_HEADER)
-    waits = item.status in (Status.PENDING, Status.FAILED)
+    category, due = category_of_item(item), next_retry_at(item)
     task, extra = _task_and_extra(item)
     return FailedTask(
         task_id=item.headers.get(ID_HEADER) or item.idempotency_key or item.id,
@@ -145,7 +144,7 @@ def task_of_item(item: Item) -> FailedTask:
         retry_count=retry_count(item),
         max_retries=max(0, retry.attempts - 1) if retry is not None else 0,
         retry_policy=item.headers.get(POLICY_HEADER, ""),
-        next_retry_at=to_datetime(item.ready_at) if waits and item.ready_at is not None else None,
+        next_retry_at=None if due is None else to_datetime(due),
         status=STATUS_OF_ITEM[item.status],
         metadata=_decoded(item.headers.get(METADATA_HEADER)),
         error_category=category,
@@ -165,6 +164,18 @@ def task_of_item(item: Item) -> FailedTask:
 def retry_count(item: Item) -> int:
     """Return how many retries failed since the capture, or since an operator brought the task back."""
     return max(0, item.counters.failures - (0 if item.counters.redrives else 1))
+
+
+def next_retry_at(item: Item) -> Instant | None:
+    """Return when a task that waits is retried."""
+    return item.ready_at if item.status in (Status.PENDING, Status.FAILED) else None
+
+
+def category_of_item(item: Item) -> str | None:
+    """Return the category of a task. If its headers are hidden from the caller, that of its last failure."""
+    if item.headers or item.last_failure is None:
+        return item.headers.get(CATEGORY_HEADER)
+    return category_of(item.last_failure.error_class).value
 
 
 def category_of(error_class: ErrorClass) -> ErrorCategory:

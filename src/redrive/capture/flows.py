@@ -26,14 +26,24 @@ from redrive.capture.captured_task import (
     DeadLetterStatus,
     ErrorCategory,
     FailedTask,
+    category_of_item,
+    next_retry_at,
     task_of_item,
 )
 from redrive.capture.failure_templates import FailureTemplate
-from redrive.capture.retry_policies import CapturePolicy
+from redrive.capture.retry_policies import CapturePolicy, policy_of_item
 from redrive.contract.admin_calls import Registration, VersionConflict
 from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FindItems, GetItem, GetStats, Page
-from redrive.errors import InvalidInput, InvalidPayload, ItemNotFound, PayloadTooLarge, RedriveError, short_repr
+from redrive.errors import (
+    Forbidden,
+    InvalidInput,
+    InvalidPayload,
+    ItemNotFound,
+    PayloadTooLarge,
+    RedriveError,
+    short_repr,
+)
 from redrive.model import limits
 from redrive.model.duration import Duration
 from redrive.model.failure import Failure
@@ -122,9 +132,13 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
     )
     try:
         yield from levels.check_room(core)
-    except CaptureFullError:
-        if (yield from _owner(core, queue.name, given.task_id)) is None:
-            raise
+    except CaptureFullError as full:
+        try:
+            is_known = (yield from _owner(core, queue.name, given.task_id)) is not None
+        except Forbidden:  # the caller may capture, and not read
+            is_known = False
+        if not is_known:
+            raise full from None
 
     def judge(queue: Queue) -> Judged:
         verdict = judge_first_failure(core, queue, given.failure, item.overrides)
@@ -160,9 +174,8 @@ def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
     except InvalidPayload as problem:
         raise InvalidPayload(problem.path, f"{problem.problem}; metadata is kept as JSON") from None
     except PayloadTooLarge as problem:
-        raise InvalidInput(
-            f"metadata has {problem.size:,} bytes, and the limit is {MAX_METADATA_BYTES:,}; put the rest into the task"
-        ) from None
+        limit = f"the limit is {MAX_METADATA_BYTES:,}; put the rest into the task"
+        raise InvalidPayload("$.metadata", f"has {problem.size:,} bytes, and {limit}") from None
     return data.decode()
 
 
@@ -271,36 +284,43 @@ class TaskFilter(NamedTuple):
             for status in statuses
         ]
 
-    def matches(self, task: FailedTask) -> bool:
-        """Whether a task that the filters find is asked for. A dead letter in retry is found as a dead one too."""
-        if self.status is not None and task.status is not self.status:
+    def matches(self, item: Item) -> bool:
+        """Whether an item that the filters find is asked for. A dead letter in retry is found as a dead one too."""
+        if self.status is not None and STATUS_OF_ITEM[item.status] is not self.status:
             return False
         if self.due_before is None:
             return True
-        return task.next_retry_at is not None and task.next_retry_at < self.due_before
+        at = next_retry_at(item)
+        return at is not None and at < to_instant("due_before", self.due_before)
 
 
 def list_tasks(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[TaskPage]:
     """Return tasks, newest first, and a cursor if there are more."""
+    items, position = yield from find_items(queue, where, limit, cursor)
+    found = TaskPage(map(task_of_item, items))
+    found.cursor = position
+    return found
+
+
+def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[tuple[list[Item], str | None]]:
+    """Return the items of tasks, newest first, and a cursor if there are more."""
     check_integer("limit", limit, 1, MAX_LISTED)
     filters = where.filters(queue)
     at, _, position = (cursor or "0:").partition(":")
     if not at.isdigit() or int(at) >= len(filters):
         raise InvalidInput(f"cursor is what list_tasks returned, not {cursor!r:.40}")
-    found = TaskPage()
+    found: list[Item] = []
     index, place = int(at), position or None
     check_cursor(place)
     while index < len(filters):
         page: Page = yield from run_query(FindItems(filters[index], Order.NEWEST, limit - len(found), place))
-        found += [task for item in page.items if where.matches(task := task_of_item(item))]
+        found += filter(where.matches, page.items)
         place = page.cursor
         if place is None:
             index += 1
         if len(found) >= limit:
             break
-    if index < len(filters):
-        found.cursor = f"{index}:{place or ''}"
-    return found
+    return found, f"{index}:{place or ''}" if index < len(filters) else None
 
 
 def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[Item | None]:
@@ -344,8 +364,8 @@ def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[st
             for item in page.items:
                 if item.status is not status:
                     continue  # a dead letter in retry, which is counted as active
-                for header, counts in ((CATEGORY_HEADER, categories), (POLICY_HEADER, policies)):
-                    if (named := item.headers.get(header)) is not None:
+                for named, counts in ((category_of_item(item), categories), (policy_of_item(item), policies)):
+                    if named is not None:
                         counts[named] = counts.get(named, 0) + 1
             cursor = page.cursor
             if cursor is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, raise_if_refused, run_query
+from redrive.broker.flows.registrations import CAPTURE_KIND
 from redrive.broker.validation import check_texts
 from redrive.contract.admin_calls import (
     CreateQueue,
@@ -81,9 +82,15 @@ def stop_managing(queue: str) -> Unregister:
 
 
 def release_queue(queue: str) -> Flow[bool]:
-    """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did."""
-    released: bool = yield from commit_call(stop_managing(check_name("queue", queue)))
-    return released
+    """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did.
+
+    What the file registered for a capture queue is removed too: no other program could change it.
+    """
+    name = check_name("queue", queue)
+    results = yield CommitCalls((stop_managing(name), Unregister(CAPTURE_KIND, name)))
+    for result in results:
+        raise_if_refused(result)
+    return any(results)
 
 
 def check_update(queue: str, management: ManagedSettings | None, before: QueueSettings, after: QueueSettings) -> None:
@@ -101,9 +108,11 @@ def check_delete(queue: str, management: ManagedSettings | None) -> None:
         raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
 
 
-def without_settings(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
+def without_settings(
+    settings: QueueSettings, names: Iterable[str], defaults: QueueSettings | None = None
+) -> QueueSettings:
     """Settings in which these have their defaults again."""
-    defaults = QueueSettings()
+    defaults = defaults or QueueSettings()
     return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
 
 

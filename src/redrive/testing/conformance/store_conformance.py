@@ -6,6 +6,10 @@ from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLook
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
+from redrive.testing.conformance.capture_administration import (
+    CaptureAdministrationConformance,
+    CaptureFileConformance,
+)
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.capture_methods import MethodGuardConformance
@@ -201,6 +205,8 @@ class StoreConformance(
     ReplayConformance,
     LetterConformance,
     DeadLetterQueueConformance,
+    CaptureFileConformance,
+    CaptureAdministrationConformance,
     GuardConformance,
     MethodGuardConformance,
     TemplateConformance,
