@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from redrive.store import Store
 
 _URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST and http://HOST:7272"
 _SERVERS = ("http", "https")
+TOKEN_VARIABLE = "REDRIVE_TOKEN"
+"""What a server knows a program by that gives no token."""
 
 
 def connect(
@@ -111,6 +114,12 @@ def connect_async(
         clock,
     )
     return AsyncBroker(core)
+
+
+def token_for(url: str) -> str | None:
+    """Return what REDRIVE_TOKEN says if the URL is that of a server: a token is for servers only."""
+    is_server = isinstance(url, str) and url.startswith(("http://", "https://"))
+    return os.environ.get(TOKEN_VARIABLE) if is_server else None
 
 
 def _core(

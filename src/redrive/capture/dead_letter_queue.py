@@ -21,7 +21,7 @@ from redrive.capture.flows import TaskFilter, TaskPage
 from redrive.capture.manual_retry import ManualRetry
 from redrive.capture.retry_processor import RetryProcessor, run_due_tasks
 from redrive.capture.task_receipt import task_of_receipt
-from redrive.connect import connect
+from redrive.connect import connect, token_for
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
@@ -36,7 +36,8 @@ class DeadLetterQueue(Declarations):
     """A queue of tasks that failed elsewhere: a workflow run, a web hook, a cron job. They are retried by policy.
 
     A captured task is an item of the queue `name`: its retries are the item's, its exhausted tasks are dead letters.
-    broker: a `Broker`, or a URL as for `connect`; then this closes what it opened.
+    broker: a `Broker`, or a URL as for `connect`; then this closes what it opened, and a server knows it by
+    the variable REDRIVE_TOKEN.
     max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds (60),
     enabled, retry_processor_enabled: unset, what the variables REDRIVE_DLQ_… say, then what a config file says.
     strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
@@ -62,7 +63,7 @@ class DeadLetterQueue(Declarations):
         alerts: AlertThresholds = DEFAULT_THRESHOLDS,
     ) -> None:
         self._owns_broker = isinstance(broker, str)
-        self._broker = connect(broker) if isinstance(broker, str) else broker
+        self._broker = connect(broker, token=token_for(broker)) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Broker):
             raise InvalidInput(f"a dead-letter queue takes a Broker or a URL, not {short_repr(broker, 60)}")
         given = {

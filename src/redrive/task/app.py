@@ -17,7 +17,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.redaction import RedactOption
 from redrive.clock import Clock
-from redrive.connect import connect
+from redrive.connect import connect, token_for
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.limits import DEFAULT_URL, check_name
 from redrive.model.retry_policy import DelayFunction
@@ -29,8 +29,6 @@ from redrive.task.task_queue import TaskQueue, create_declared_queues
 
 URL_VARIABLE = "REDRIVE_URL"
 """Where an app runs that is given no URL."""
-TOKEN_VARIABLE = "REDRIVE_TOKEN"
-"""What a server knows an app by that is given no token."""
 
 Middleware: TypeAlias = Callable[[Context], AbstractContextManager[None]]
 _Function = TypeVar("_Function", bound=Callable[[Context], Iterator[None]])
@@ -222,7 +220,7 @@ class App:
     def _connect(self, url: str, **options: Any) -> Broker:
         """A broker on the store that a URL names. A token is shown to servers only."""
         if isinstance(url, str) and url.startswith(("http://", "https://")):
-            options = {"token": self._token or os.environ.get(TOKEN_VARIABLE), **options}
+            options = {"token": self._token or token_for(url), **options}
         return connect(url, **{**self._options, **options})
 
     def _named(self) -> str:

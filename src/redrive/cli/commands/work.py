@@ -18,9 +18,9 @@ from redrive.cli.common_options import StoreCommand, get_option, log_json_option
 from redrive.cli.store_target import StoreTarget, find_target, open_place, project_config, project_file
 from redrive.config import Config
 from redrive.config.runtime import ConfigRuntime
+from redrive.connect import TOKEN_VARIABLE
 from redrive.errors import InvalidInput
 from redrive.model.limits import MIB
-from redrive.task.app import TOKEN_VARIABLE
 from redrive.telemetry import events
 from redrive.telemetry.metrics import serve_metrics
 from redrive.worker.ipc import WorkerLaunch
