@@ -15,6 +15,7 @@ from redrive.capture.capture_settings import NAMES
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/capture.md"
 SHOWN = "sqlite:///calls.db"
 PRINTED = (
+    "captured as task 'calls.charge-",
     "False the payment service does not answer",
     "order 7 is paid",
     "Retry count: 0/5",
@@ -33,7 +34,7 @@ PRINTED = (
 def run_guide(folder: Path, url: str) -> None:
     text = python_blocks(GUIDE)
     assert text.count(SHOWN) == 2
-    program = folder / "guide.py"
+    program = folder / "calls.py"
     program.write_text(text.replace(SHOWN, url))
     result = subprocess.run(
         [sys.executable, program], cwd=folder, capture_output=True, text=True, timeout=240, check=False

@@ -91,6 +91,35 @@ def test_task_whose_process_is_killed_is_tried_again_without_using_up_a_retry(ur
         assert len(runs(tmp_path, "hangs")) == 2
 
 
+SCRIPT = """
+from redrive.capture import DeadLetterQueue
+
+dlq = DeadLetterQueue("sqlite:///calls.db")
+
+
+@dlq.guard(policy="immediate", on_failure="handle")
+def charge(order: int) -> str:
+    if __name__ == "__main__":
+        raise ConnectionError("no answer")
+    return "paid"
+
+
+if __name__ == "__main__":
+    charge(7)
+"""
+
+
+@pytest.mark.parametrize("command", [["calls.py"], ["-m", "calls"]])
+def test_call_that_fails_in_a_script_is_retried_by_a_worker_that_imports_it(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "calls.py").write_text(SCRIPT)
+    for words in (command, ["-m", "redrive", "work", "calls:dlq", "--until-idle"]):
+        subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, timeout=120, check=True)
+    with DeadLetterQueue(f"sqlite:///{tmp_path}/calls.db") as dlq:
+        (task,) = dlq.list_tasks()
+        assert (task.status, task.result) == (DeadLetterStatus.COMPLETED, "paid")
+        assert task.task["function"] == "calls.charge"
+
+
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_module_without_a_function_is_refused(url: str, tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text(

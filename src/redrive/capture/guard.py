@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -119,7 +121,9 @@ class Guard:
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
-                return self._answer(error, task_id)
+                if not self._is_handled(task_id, error):
+                    raise
+                return Captured(task_id)
 
         return guarded
 
@@ -142,7 +146,9 @@ class Guard:
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
-                return self._answer(error, task_id)
+                if not self._is_handled(task_id, error):
+                    raise
+                return Captured(task_id)
 
         return guarded
 
@@ -179,11 +185,9 @@ class Guard:
         add_note(error, f"it could not be captured in '{self._queue.name}': {problem}")
         _log.error("capture_failed", queue=self._queue.name, task=self.name, error=str(problem))
 
-    def _answer(self, error: BaseException, task_id: str | None) -> Captured:
-        """Raise the error, or return what the caller wants to have instead if it was captured."""
-        if self._options.on_failure == "raise" or task_id is None or not isinstance(error, Exception):
-            raise error
-        return Captured(task_id)
+    def _is_handled(self, task_id: str | None, error: BaseException) -> TypeGuard[str]:
+        """Whether the caller gets the task instead of the error, which was captured then."""
+        return self._options.on_failure == "handle" and task_id is not None and isinstance(error, Exception)
 
 
 def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:
@@ -230,6 +234,17 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def _default_name(function: Callable[..., Any]) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or name is None:
+    if module is None or name is None or name.endswith("<lambda>"):
         raise InvalidInput("this function has no name by which a retry finds it; give one: guard(name='…')")
-    return f"{module}.{name}".replace("<locals>.", "").replace("__main__.", "")
+    return f"{_importable(module)}.{name}".replace("<locals>.", "").removeprefix(".")
+
+
+def _importable(module: str) -> str:
+    """Return the name by which `redrive work` imports a module. It is empty where there is none, as in a shell."""
+    if module != "__main__":
+        return module
+    main = sys.modules[module]
+    spec, file = getattr(main, "__spec__", None), Path(getattr(main, "__file__", None) or "")
+    if spec is not None:  # python -m shop.calls
+        return str(spec.name)
+    return file.stem if file.stem.isidentifier() else ""

@@ -53,6 +53,7 @@ class GuardConformance(Suite):
             3,
         )
         assert task.traceback is not None
+        assert [frame.name for frame in caught.traceback[1:]] == ["guarded", "charge"]
         assert f"captured as task '{task.task_id}' in 'guarded'" in self.notes(caught.value)
 
     def test_retry_calls_the_undecorated_function(self, guarded: DeadLetterQueue, clock: FakeClock) -> None:
@@ -204,6 +205,7 @@ class GuardConformance(Suite):
             (Shop.charge, {}, "is a method, whose object is not captured: give a key"),
             (Shop().charge, {}, "is a method, whose object is not captured: give a key"),
             (int, {}, "for functions"),
+            (lambda: 1, {}, "has no name by which a retry finds it"),
             (print, {"on_failure": "hide"}, "on_failure is"),
             (len, {"timeout": "1s"}, "timeout is for coroutine functions"),
         )
