@@ -23,7 +23,7 @@ from redrive.capture import CaptureFullError, DeadLetterQueue, DeadLetterStatus
 from redrive.capture.failure_templates import list_templates
 from redrive.config.apply import apply
 from redrive.config.loader import parse
-from redrive.errors import Forbidden, IdempotencyConflict
+from redrive.errors import Forbidden, IdempotencyConflict, Unauthorized
 
 PAGE = Path(__file__).parents[2] / "docs/guides/capture.md"
 MODULE = """
@@ -143,7 +143,7 @@ def test_app_runs_tasks_here(tmp_path: Path, file_url: str) -> None:
     (tmp_path / "calls.py").write_text(MODULE)
     with DeadLetterQueue(file_url) as dlq:
         for task_id, task in (("a", "works"), ("b", "fails"), ("c", "works")):
-            dlq.enqueue(task_id, task, "down", max_retries=0)
+            item_id = dlq.enqueue(task_id, task, "down", max_retries=0).item_id
 
     def run(*words: str, exits: int) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -164,8 +164,10 @@ def test_app_runs_tasks_here(tmp_path: Path, file_url: str) -> None:
         in run("b", "--app", "calls:dlq", exits=5).stderr
     )
     assert "no task 'unknown'" in run("unknown", "--app", "calls:dlq", exits=4).stderr
-    both = json.loads(run("b", "c", "--app", "calls:on_a_loop", "-o", "json", exits=1).stdout)
+    both = json.loads(run("b", item_id[:8], "--app", "calls:on_a_loop", "-o", "json", exits=1).stdout)
     assert (both[0]["error"]["code"], both[1]["result"]) == ("task_failed", {"status": "completed", "of": "works"})
+    completed = run(item_id[:8], "--app", "calls:dlq", exits=5).stderr
+    assert "task 'c' is completed" in completed
     assert "not an App" in run("a", "--app", "calls:other", exits=3).stderr
     assert "the module says which store it is" in run("a", "--app", "calls:dlq", "--url", file_url, exits=2).stderr
     with DeadLetterQueue(file_url) as dlq:
@@ -256,6 +258,16 @@ def test_program_that_may_only_capture_does_that_and_reads_nothing(served: Serve
     cli = Cli(url)
     shown = cli.json("capture", "show", "wf_1", "--token", tokens["operator"])
     assert (shown["last_error"], shown["item_id"]) == ("again", task.item_id)
+
+
+def test_program_with_a_url_takes_its_token_from_the_environment(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Unauthorized, match="needs a token"):
+        DeadLetterQueue(served.url)
+    monkeypatch.setenv("REDRIVE_TOKEN", served.tokens["capturer"])
+    with DeadLetterQueue(served.url) as dlq:
+        assert dlq.enqueue("wf_1", {"n": 1}, "no").task_id == "wf_1"
 
 
 def test_commands_on_a_server_do_what_the_token_is_for(served: Served, file_url: str) -> None:

@@ -79,7 +79,8 @@ def test_group_is_found_by_its_name_and_other_objects_are_refused(folder: Path) 
     known = "it has App app, LoopGroup group"
     for name, kind in (("loop", "MainLoop"), ("mailbox", "Mailbox"), ("make", "function")):
         with pytest.raises(
-            InvalidInput, match=rf"{kind}, not an App or a LoopGroup; {known}; .* LoopGroup\(\[loop\]\)"
+            InvalidInput,
+            match=rf"{kind}, not an App, a LoopGroup or a DeadLetterQueue; {known}; .* LoopGroup\(\[loop\]\)",
         ):
             load_program(f"group_program:{name}")
     with pytest.raises(InvalidInput, match=f"has no inner; {known}"):

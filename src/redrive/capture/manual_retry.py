@@ -100,9 +100,11 @@ class ManualRetry:
     def _make_due(self, item: Item) -> Flow[None]:
         if item.status is not Status.PENDING:
             yield from manual_changes.change(self._queue.core, Verb.RETRY, item.id, None)
+        name = item.headers.get(TASK_HEADER, CALLBACK)
+        missing = "callback" if name == CALLBACK else f"function '{name}'"
         self._problem = (
-            f"this process has no callback for task '{self._task_id}'; it is due now, and the next retry processor of "
-            f"'{self._queue.name}' runs it"
+            f"this process has no {missing} for task '{self._task_id}'; it is due now, and the next retry processor of "
+            f"'{self._queue.name}' that has it runs it"
         )
 
     @contextmanager

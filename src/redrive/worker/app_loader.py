@@ -69,8 +69,8 @@ def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
         found = getattr(found, part)
     if not isinstance(found, App | WorkerProgram):
         raise InvalidInput(
-            f"{spec} is {type(found).__name__}, not an App or a LoopGroup{_programs(vars(module))}; "
-            f"loops run in a group, as in LoopGroup([loop])"
+            f"{spec} is {type(found).__name__}, not an App, a LoopGroup or a DeadLetterQueue"
+            f"{_programs(vars(module))}; loops run in a group, as in LoopGroup([loop])"
         )
     if isinstance(found, App) and url is not None:
         found._url = url  # before anything has opened it

@@ -139,7 +139,7 @@ def _print_counts(queue: str, found: Mapping[str, Any], due: Instant | None) -> 
     print_line()
     said = {
         "pending": "" if due is None else _due_text(due),
-        "exhausted": "retries are used up; kept until an operator decides" if counts["exhausted"] else "",
+        "exhausted": "not retried automatically any more" if counts["exhausted"] else "",
         "completed": "in the last day" if counts["completed"] else "",
     }
     for name, count in counts.items():

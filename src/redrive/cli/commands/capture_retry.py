@@ -10,14 +10,14 @@ import click
 
 from redrive.capture import administration
 from redrive.capture.async_dead_letter_queue import AsyncDeadLetterQueue
-from redrive.capture.capture_errors import TaskNotFoundError
+from redrive.capture.captured_task import task_of_item
 from redrive.capture.dead_letter_queue import DeadLetterQueue
 from redrive.cli import bulk_change, error_output
 from redrive.cli.bulk_change import confirm_options
-from redrive.cli.commands.capture_inspect import find_task, open_queue, queue_option
+from redrive.cli.commands.capture_inspect import NoCaptureQueue, find_task, open_queue, queue_option
 from redrive.cli.common_options import as_json, command, get_option, was_given
 from redrive.cli.output import escape_line, print_json, print_line
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import InvalidInput, NotFound, QueueNotFound, RedriveError
 from redrive.model.item import Status
 from redrive.model.state_machine import Verb
 from redrive.worker.app_loader import load_program
@@ -78,7 +78,7 @@ def retry(
 
 def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None) -> None:
     if bool(tasks) == exhausted:
-        raise click.UsageError("Give tasks, or --exhausted: one of the two")
+        raise click.UsageError("Give task ids, or --exhausted for all that are exhausted")
     if app is not None and exhausted:
         raise click.UsageError("--app is for tasks that are named; redrive work runs all that are due")
     single = ("dry_run", "rate", "note", "wait", "no_wait", "yes")
@@ -151,18 +151,28 @@ def _run_here(tasks: Sequence[str], app: str) -> None:
 
 
 def _retry_here(dlq: DeadLetterQueue, task: str) -> Outcome | RedriveError:
-    if dlq.get_task(task) is None:
-        return TaskNotFoundError(dlq.name, task)
-    return _outcome_of(dlq.retry_task(task))
+    id = _task_id(dlq, task)
+    return id if isinstance(id, RedriveError) else _outcome_of(dlq.retry_task(id))
 
 
 async def _retry_async(dlq: AsyncDeadLetterQueue, tasks: Sequence[str]) -> dict[str, Outcome | RedriveError]:
     outcomes: dict[str, Outcome | RedriveError] = {}
     async with dlq:
         for task in tasks:
-            known = await dlq.get_task(task) is not None
-            outcomes[task] = _outcome_of(await dlq.retry_task(task)) if known else TaskNotFoundError(dlq.name, task)
+            id = _task_id(dlq, task)
+            outcomes[task] = id if isinstance(id, RedriveError) else _outcome_of(await dlq.retry_task(id))
     return outcomes
+
+
+def _task_id(dlq: DeadLetterQueue | AsyncDeadLetterQueue, typed: str) -> str | NotFound:
+    """Return the id of the task that is meant, or why there is none."""
+    (broker,) = dlq.brokers
+    try:
+        return task_of_item(find_task(broker, dlq.name, typed, redacted=False)).task_id
+    except QueueNotFound:
+        return NoCaptureQueue(dlq.name)
+    except NotFound as error:
+        return error
 
 
 class RetryFailed(RedriveError):
