@@ -14,7 +14,7 @@ COMMANDS = {
     "queue": ("redrive.cli.command_groups:queue", "Queues and what is in them: create, list, push, watch, pause…"),
     "dead": ("redrive.cli.command_groups:dead", "What died, why, and how it comes back."),
     "operation": ("redrive.cli.commands.operation:operation", "Changes of many items: how they stand, cancel, resume."),
-    "undo": ("redrive.cli.commands.operation:undo", "Take back a redrive, an archive, or a whole operation."),
+    "undo": ("redrive.cli.commands.operation:undo", "Take back a drop, a redrive, or a whole operation."),
     "work": ("redrive.cli.commands.work:work", "Run an app, a group of loops, or the workers of redrive.toml."),
     "config": ("redrive.cli.commands.config:config", "The file redrive.toml: is it right, and what does it say."),
     "serve": ("redrive.cli.commands.serve:serve", "Serve queues over HTTP."),
