@@ -9,11 +9,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import NewType, Protocol
 
 Instant = NewType("Instant", int)
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_WAIT_SECONDS = 3600.0
+
+
+def to_datetime(at: Instant) -> datetime:
+    """Return an instant as a datetime in UTC, exact to the microsecond."""
+    return _EPOCH + timedelta(microseconds=at)
 
 
 class Clock(Protocol):

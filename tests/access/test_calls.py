@@ -159,7 +159,8 @@ ON_CALL = "operator admin"
 WORKS = "consumer admin"
 PUTS = "producer requester consumer admin"
 LOOKS = "viewer operator admin"
-ALL_ROLES = "producer requester consumer viewer operator admin"
+ALL_ROLES = "producer requester capturer consumer viewer operator admin"
+CAPTURES = "capturer consumer admin"
 AWAITS = "requester operator admin"
 
 SAMPLES = (
@@ -176,7 +177,15 @@ SAMPLES = (
     Sample("delete a queue", lambda w, s: DeleteQueue(s.queue, 1, "mallory"), ADMIN, HERE),
     Sample("put", lambda w, s: Put(s.queue, (ITEM,)), PUTS, HERE),
     Sample("put with a queue for replies", lambda w, s: Put(w.sides[OWN].queue, (answered(s),)), PUTS, HERE),
-    Sample("put what failed", lambda w, s: Put(s.queue, (failed_item(w, s, Dead(to=s.dead_queue)),)), PUTS, HERE),
+    Sample("put what failed", lambda w, s: Put(s.queue, (failed_item(w, s, Dead(to=s.dead_queue)),)), CAPTURES, HERE),
+    Sample(
+        "put what failed, and what did not",
+        lambda w, s: Put(s.queue, (ITEM, failed_item(w, s, Dead(to=s.dead_queue)))),
+        "consumer admin",
+        HERE,
+    ),
+    Sample("set what is captured", lambda w, s: Register("capture", s.queue, b"{}"), ADMIN, ALL),
+    Sample("forget what is captured", lambda w, s: Unregister("capture", s.queue), ADMIN, ALL),
     Sample("put to be dropped", lambda w, s: Put(s.queue, (failed_item(w, s, Dead(drop=True)),)), ADMIN, HERE),
     Sample("put with the id of another", lambda w, s: Put(s.queue, (NewItem(b"1", "a", source_id=ID),)), ADMIN, HERE),
     Sample("say that one works", lambda w, s: Register("worker", "me", b"{}", timeout=30), WORKS, ANY),
@@ -276,7 +285,7 @@ SAMPLES = (
     Sample("lease the dead", lambda w, s: LeaseByIds((ItemId(s.letter_id),), include_dead=True), ADMIN, HERE),
     Sample("see a queue", lambda w, s: GetQueue(s.queue), ALL_ROLES, HERE),
     Sample("list queues", lambda w, s: ListQueues(), ALL_ROLES, ANY),
-    Sample("see counts", lambda w, s: GetStats(s.queue), LOOKS, HERE),
+    Sample("see counts", lambda w, s: GetStats(s.queue), f"{CAPTURES} viewer operator", HERE),
     Sample("list counts", lambda w, s: ListStats(), LOOKS, ANY),
     Sample("list some counts", lambda w, s: ListStats((s.queue,)), LOOKS, ANY),
     Sample("see an item", lambda w, s: GetItem(ItemId(s.id)), f"requester {LOOKS}", HERE),
@@ -309,6 +318,13 @@ SAMPLES = (
         "see what was put again", lambda w, s: ListRegistrations("put_again"), "consumer viewer operator admin", ANY
     ),
     Sample("ask who manages", lambda w, s: ListRegistrations("managed", s.queue), LOOKS, HERE),
+    Sample(
+        "ask what is captured",
+        lambda w, s: ListRegistrations("capture", s.queue),
+        f"{CAPTURES} viewer operator",
+        HERE,
+    ),
+    Sample("list what is captured", lambda w, s: ListRegistrations("capture"), LOOKS, ALL),
     Sample("list what is managed", lambda w, s: ListRegistrations("managed"), LOOKS, ALL),
     Sample("list what is registered", lambda w, s: ListRegistrations("something"), LOOKS, ALL),
     Sample("read the audit", lambda w, s: ListAudit(), LOOKS, ALL),

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
-from tests.access.world import FOREIGN, OWN, Side, World, everywhere, in_another_namespace, limited
+from tests.access.world import FOREIGN, OWN, SECRET, Side, World, everywhere, in_another_namespace, limited
 from tests.servers.asgi import Answer, Client
 
 from redrive import connect_async
@@ -26,9 +26,11 @@ ON_CALL = "operator admin"
 WORKS = "consumer admin"
 PUTS = "producer requester consumer admin"
 LOOKS = "viewer operator admin"
+CAPTURES = "capturer consumer admin"
 AWAITS = "requester operator admin"
 REFUSED = {"forbidden", "item_not_found", "lease_lost", "operation_not_found", "result_unavailable"}
 ITEM = {"payload": 1}
+FAILED = {"task_id": "t", "task": 1, "error": "down"}
 
 
 class Sample(NamedTuple):
@@ -128,6 +130,15 @@ SAMPLES = (
     of_operation("operations.set_rate", "operation", rate=5),
     of_operation("operations.set_rate", "purge", ADMIN, rate=5),
     Sample("operations.undo", lambda s: {"id": s.operation}, ON_CALL, ALL),
+    Sample("capture.enqueue", lambda s: {"queue": s.queue, **FAILED}, CAPTURES, HERE),
+    Sample("capture.list", lambda s: {"queue": s.queue}, LOOKS, HERE),
+    Sample("capture.list", lambda s: {"queue": s.queue, "category": "network"}, ON_CALL, HERE),
+    Sample("capture.list", lambda s: {"queue": s.queue, "policy": "never"}, ON_CALL, HERE),
+    Sample("capture.get", lambda s: {"queue": s.queue, "task_id": s.id}, LOOKS, HERE),
+    Sample("capture.retry", lambda s: {"queue": s.queue, "task_id": s.id}, ON_CALL, HERE),
+    Sample("capture.archive", lambda s: {"queue": s.dead_queue, "task_id": s.letter_id}, ON_CALL, HERE),
+    Sample("capture.restore", lambda s: {"queue": s.dead_queue, "task_id": s.letter_id}, ON_CALL, HERE),
+    Sample("capture.statistics", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("feed.read", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("feed.read", lambda s: {}, LOOKS, ALL),
     Sample("audit.list", lambda s: {}, LOOKS, ALL),
@@ -292,6 +303,58 @@ async def test_namespace_is_not_even_opened_for_those_who_have_no_business_there
     place.caller.principal = Principal("ann", frozenset({Role.OPERATOR}))
     client = Client(place.server, **{"redrive-namespace": "redrive-tokens"})
     assert (await client.call("queues.list")).status == 403
+
+
+@pytest.mark.parametrize("role", [Role.CAPTURER, Role.CONSUMER])
+async def test_capture_creates_no_queue_for_those_who_may_not_manage_it(role: Role, place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    place.caller.principal = everywhere(role)
+    client = Client(place.server)
+    answer = await client.call("capture.enqueue", queue="own-new", **FAILED)
+    assert (answer.status, answer.json["code"]) == (404, "queue_not_found")
+    place.caller.principal = limited(Role.ADMIN)
+    assert (await client.call("capture.enqueue", queue="own-new", **FAILED)).status == 200
+    assert (await client.call("capture.enqueue", queue="foreign-new", **FAILED)).status == 403
+    place.caller.principal = everywhere(role)
+    assert (await client.call("capture.enqueue", queue="own-new", **FAILED)).json["duplicate"]
+    names = {queue.name for queue in place.world.broker.list_queues()}
+    assert ("own-new" in names, "foreign-new" in names) == (True, False)
+
+
+@pytest.mark.parametrize("route", ["capture.retry", "capture.archive", "capture.restore"])
+async def test_audit_of_capture_names_the_caller(route: str, place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    client = Client(place.server)
+    place.caller.principal = everywhere(Role.ADMIN)
+    item_id = (await client.ok("capture.enqueue", queue="own-new", max_retries=0, **FAILED))["item_id"]
+    if route == "capture.restore":
+        place.world.broker.archive([item_id], actor="world")
+    place.caller.principal = everywhere(Role.OPERATOR)
+    answer = await client.call(route, queue="own-new", task_id="t", actor="mallory")
+    assert answer.status == 200, answer
+    entry = place.world.broker.audit(1)[0]
+    assert (entry.actor, entry.verb, entry.queue) == ("ann", route.removeprefix("capture."), "own-new")
+
+
+async def test_viewer_sees_a_captured_task_without_what_is_in_it(place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    client = Client(place.server)
+    place.caller.principal = everywhere(Role.ADMIN)
+    said = {"task_id": SECRET, "task": {"x": SECRET}, "metadata": {"x": SECRET}, "extra": {"x": SECRET}}
+    await client.ok("capture.enqueue", queue="own-new", error="no route to host", **said)
+    (task,) = (await client.ok("capture.list", queue="own-new"))["tasks"]
+    assert (task["task_id"], task["task"], task["metadata"]) == (SECRET, {"x": SECRET}, {"x": SECRET})
+    place.caller.principal = everywhere(Role.VIEWER)
+    by_task_id = await client.call("capture.get", queue="own-new", task_id=SECRET)
+    assert (by_task_id.status, by_task_id.json["code"]) == (404, "not_found")
+    shown = await client.ok("capture.get", queue="own-new", task_id=task["item_id"])
+    listed = await client.ok("capture.list", queue="own-new")
+    assert SECRET not in str(shown) + str(listed)
+    assert (shown["hidden"], shown["task_id"], shown["error_category"]) == (True, task["item_id"], "network")
+    assert listed["tasks"] == [shown]
 
 
 async def test_every_route_is_in_the_table(place: Place) -> None:

@@ -39,7 +39,7 @@ def change_registrations(twins: Twins, pick: random.Random) -> None:
         (result,) = broker._core.store.commit([call]).results
         return _shown(result)
 
-    twins.ask(f"{call}", carry_out)
+    twins.ask(f"{call} with puts" if isinstance(call, Register) and len(call.puts) > 1 else f"{call}", carry_out)
     twins.ask("registrations", lambda _, broker: [_shown(each) for each in _listed(broker, kind)])
 
 

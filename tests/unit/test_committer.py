@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive import AsyncBroker, Broker, Status, connect, new_item
+from redrive.broker import committer as committer_module
 from redrive.contract import Call
 from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import LeaseItems, Put
@@ -98,6 +100,86 @@ def test_leader_that_is_interrupted_as_it_takes_the_line_lets_the_others_go(
         follower.result()
     broker.put("jobs", 3)
     assert broker.stats("jobs").pending == 1
+
+
+class _CallerLock(threading.Event):
+    """The lock of a waiting caller that is interrupted: when `cause` is set, or as soon as it is woken."""
+
+    def __init__(self, cause: threading.Event | None) -> None:
+        super().__init__()
+        self._cause = self if cause is None else cause
+
+    def acquire(self) -> None:
+        assert self._cause.wait(PATIENCE_SECONDS)
+        raise KeyboardInterrupt
+
+    release = threading.Event.set
+
+
+class _SlowLock(threading.Event):
+    """The lock of a caller that is woken and does not run before `runs` is set."""
+
+    def __init__(self, runs: threading.Event) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def acquire(self) -> None:
+        assert self.wait(PATIENCE_SECONDS)
+        assert self._runs.wait(PATIENCE_SECONDS)
+
+    release = threading.Event.set
+
+
+@pytest.mark.parametrize(
+    "when", ["while it waits", "while its calls are committed", "before it is woken", "as it is woken"]
+)
+def test_caller_that_is_interrupted_keeps_no_other_caller_of_its_transaction_waiting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    committer, store = broker._core.committer, broker._core.store
+    committer._busy = True  # as if another thread were committing
+    interrupts, runs, reached, goes_on = (threading.Event() for _ in range(4))
+    commit, make = store.commit, committer_module._Request
+    locks: dict[int, Any] = {2: _CallerLock(None if when == "as it is woken" else interrupts)}
+    if when == "before it is woken":
+        locks[1] = _SlowLock(runs)
+
+    def slow(calls: Sequence[Call], now: Any = None) -> Any:
+        reached.set()
+        assert goes_on.wait(PATIENCE_SECONDS)
+        return commit(calls, now)
+
+    def request_of(position: int, calls: Sequence[Call]) -> Any:
+        request = make(calls)
+        request.lock = locks.get(position, request.lock)
+        return request
+
+    monkeypatch.setattr(store, "commit", slow)
+    callers = list[Background[Any]]()
+    for position in range(4):
+        with monkeypatch.context() as patched:
+            patched.setattr(committer_module, "_Request", partial(request_of, position))
+            callers.append(Background(partial(broker.put, "jobs", position)))
+            _until_waiting(broker, position + 1)
+    if when == "while it waits":
+        interrupts.set()
+        _until_waiting(broker, 3)
+    committer._hand_over()
+    assert reached.wait(PATIENCE_SECONDS)
+    if when == "while its calls are committed":
+        interrupts.set()
+        with pytest.raises(KeyboardInterrupt):
+            callers[2].result()
+    goes_on.set()
+    assert callers[0].result(), "it has committed, and woken the next"
+    interrupts.set()
+    with pytest.raises(KeyboardInterrupt):
+        callers[2].result()
+    assert callers[3].result()
+    runs.set()
+    assert callers[1].result()
+    assert broker.stats("jobs").pending == (3 if when == "while it waits" else 4)
+    assert broker.put("jobs", 5), "and the store is free"
 
 
 def test_call_that_meets_a_bug_fails_alone(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,19 @@ import pytest
 from msgspec.structs import replace
 
 from redrive import App, Broker, QueueSettings, connect
-from redrive.broker.flows import queues
+from redrive.broker.flows import queues, registrations
 from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
 from redrive.contract import Call
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Register, UpdateQueue
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Register, Unregister, UpdateQueue
 from redrive.errors import InvalidConfig, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
 
 FILE = Path("/srv/shop/redrive.toml")
-BEFORE = "[queue.a]\nmax_size = 1\n[queue.b]\nmax_size = 1\n"
-AFTER = "[queue.a]\nmax_size = 2\n[queue.b]\nmax_size = 2\nkeep_dead = '1d'\n[queue.c]\n"
+BEFORE = "[queue.a]\nmax_size = 1\n[queue.b]\nmax_size = 1\n[capture.a]\nmax_size = 100\n[capture.b]\n"
+AFTER = (
+    "[queue.a]\nmax_size = 2\n[queue.b]\nmax_size = 2\nkeep_dead = '1d'\n[queue.c]\n"
+    "[capture.a]\nmax_size = 200\n[capture.c]\n"
+)
 
 
 @pytest.fixture
@@ -31,7 +34,9 @@ def broker() -> Iterator[Broker]:
 
 
 def state(broker: Broker) -> Any:
-    return {queue.name: queue.settings for queue in broker.list_queues()}, broker._run(queues.list_managed())
+    captures = {each.name: each.value for each in broker._run(registrations.list_registrations("capture"))}
+    managed = broker._run(queues.list_managed())
+    return {queue.name: queue.settings for queue in broker.list_queues()}, managed, captures
 
 
 def once(
@@ -201,7 +206,11 @@ def test_all_changes_are_one_batch_with_who_manages_them(broker: Broker, monkeyp
 
     once(broker, monkeypatch, seen)
     apply(broker, parse(AFTER, FILE))
-    assert [type(call) for call in batches[0]] == [UpdateQueue, UpdateQueue, CreateQueue, Register, Register]
+    assert [type(call) for call in batches[0]] == [
+        *(UpdateQueue, UpdateQueue, CreateQueue),
+        *(Register, Register),
+        *(Unregister, Register, Register),
+    ]
 
 
 def test_what_was_done_is_told(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:

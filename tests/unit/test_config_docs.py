@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from redrive.capture import capture_settings
 from redrive.config import loader, queue_tables, worker_tables
 from redrive.config.config import ServerOptions
 
@@ -22,6 +23,7 @@ def keys(heading: str) -> list[str]:
         ("The whole", loader._KEYS),
         ("server", ServerOptions.__struct_fields__),
         ("External queues", queue_tables.EXTERNAL_KEYS),
+        ("capture", capture_settings.NAMES),
         ("worker", worker_tables.WORKER_KEYS),
     ],
 )

@@ -69,6 +69,12 @@ class Bench:
         await self.ok("dead.archive", ids=[id])
         return id
 
+    async def captured(self, **options: Any) -> str:
+        call = {"task_id": "wf_1", "task": {"type": "sweep"}, "error": "Connection timeout", "extra": {"repos": ["a"]}}
+        answer = await self.ok("capture.enqueue", **{**call, **options})
+        id: str = answer["item_id"]
+        return id
+
     async def operation(self) -> str:
         await self.dead()
         answer = await self.ok("operations.start", verb="redrive", queue="jobs", paused=True)
@@ -128,6 +134,13 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "audit.list": (400, "invalid_input", {"before": "x"}),
     "workers.list": (400, "invalid_input", {"queue": "jobs"}),
     "moves.list": (413, "request_too_large", {"limit": 1001}),
+    "capture.enqueue": (400, "invalid_input", {"task_id": "t", "task": 1, "error": "e", "retry_policy": "sometimes"}),
+    "capture.list": (404, "queue_not_found", {}),
+    "capture.get": (404, "not_found", {"queue": "jobs", "task_id": "t"}),
+    "capture.retry": (404, "not_found", {"queue": "jobs", "task_id": NO_ID}),
+    "capture.archive": (404, "queue_not_found", {"task_id": "t"}),
+    "capture.restore": (404, "not_found", {"queue": "jobs", "task_id": "t"}),
+    "capture.statistics": (404, "queue_not_found", {"queue": "captured"}),
 }
 
 
@@ -534,6 +547,78 @@ async def _(bench: Bench) -> None:
     id = await bench.operation()
     await bench.ok("operations.cancel", id=id)
     assert (await bench.ok("operations.undo", id=id))["operation"]["verb"] == "undo"
+
+
+@story("capture.enqueue")
+async def _(bench: Bench) -> None:
+    id = await bench.captured(metadata={"team": "x"})
+    error = {"type": "TimeoutError", "text": "and again", "traceback": "line 7"}
+    again = await bench.ok(
+        "capture.enqueue", task_id="wf_1", task={"type": "sweep"}, extra={"repos": ["a"]}, error=error
+    )
+    assert again == {"task_id": "wf_1", "item_id": id, "duplicate": True}
+    task = await bench.ok("capture.get", task_id="wf_1")
+    assert (task["error"], task["last_error"], task["traceback"]) == ("Connection timeout", "and again", "line 7")
+    assert (task["task"], task["extra"], task["metadata"]) == ({"type": "sweep"}, {"repos": ["a"]}, {"team": "x"})
+
+
+@story("capture.list")
+async def _(bench: Bench) -> None:
+    await bench.captured()
+    await bench.captured(task_id="wf_2", max_retries=0, error="permission denied", retry_policy="linear")
+
+    async def listed(**where: Any) -> list[str]:
+        return [task["task_id"] for task in (await bench.ok("capture.list", **where))["tasks"]]
+
+    assert await listed() == ["wf_2", "wf_1"]
+    assert await listed(status="exhausted") == await listed(policy="linear") == ["wf_2"]
+    assert await listed(category="network") == ["wf_1"]
+    assert await listed(before="2020-01-01T00:00:00Z") == await listed(due_before="2020-01-01T00:00:00Z") == []
+    page = await bench.ok("capture.list", limit=1)
+    assert await listed(limit=1, cursor=page["cursor"]) == ["wf_1"]
+
+
+@story("capture.get")
+async def _(bench: Bench) -> None:
+    id = await bench.captured()
+    task = await bench.ok("capture.get", task_id="wf_1")
+    assert (task["status"], task["retry_policy"], task["max_retries"]) == ("pending", "exponential", 3)
+    assert task["next_retry_at"] > task["failed_at"]
+    assert await bench.ok("capture.get", task_id=id) == task
+
+
+@story("capture.retry")
+async def _(bench: Bench) -> None:
+    id = await bench.captured(max_retries=0)
+    answer = await bench.ok("capture.retry", task_id="wf_1", actor="ann")
+    assert (answer["item_id"], answer["success"], answer["is_due"]) == (id, False, True)
+    assert not answer["is_processor_running"]
+    assert answer["message"].startswith("it is due now, and waits: no retry processor of 'captured' runs")
+    assert (await bench.ok("queue.lease", queue="captured"))["items"][0]["id"] == id
+    assert (await bench.ok("audit.list"))["entries"][0]["actor"] == "ann"
+
+
+@story("capture.archive")
+async def _(bench: Bench) -> None:
+    id = await bench.captured(max_retries=0)
+    answer = await bench.ok("capture.archive", task_id="wf_1")
+    assert answer == {"task_id": "wf_1", "item_id": id, "status": "archived"}
+
+
+@story("capture.restore")
+async def _(bench: Bench) -> None:
+    await bench.captured(max_retries=0)
+    await bench.ok("capture.archive", task_id="wf_1")
+    assert (await bench.ok("capture.restore", task_id="wf_1"))["status"] == "exhausted"
+
+
+@story("capture.statistics")
+async def _(bench: Bench) -> None:
+    await bench.captured()
+    found = await bench.ok("capture.statistics")
+    assert (found["queue_size"], found["max_size"], found["is_processor_running"]) == (1, 10_000, False)
+    assert found["status_breakdown"]["pending"] == found["error_categories"]["network"] == 1
+    assert found["lifetime_stats"]["enqueued_total"] == 1
 
 
 @story("feed.read")

@@ -12,7 +12,7 @@ from redrive.auth.principal import Permission
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
-from redrive.broker.flows.registrations import CLAIMED
+from redrive.broker.flows.registrations import CAPTURE_KIND, CLAIMED
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
@@ -74,14 +74,14 @@ from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
 
-PUT, CONSUME, READ = Permission.PUT, Permission.CONSUME, Permission.READ
+PUT, CAPTURE, CONSUME, READ = Permission.PUT, Permission.CAPTURE, Permission.CONSUME, Permission.READ
 READ_RESULTS, READ_PAYLOADS = Permission.READ_RESULTS, Permission.READ_PAYLOADS
 OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
 
 DELETING_VERBS = frozenset({Verb.DROP, Verb.PURGE})
 """Verbs that lose items."""
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
-SEES_QUEUES = (READ, PUT, CONSUME)
+SEES_QUEUES = (READ, PUT, CAPTURE, CONSUME)
 """Who puts or works somewhere may know the queue."""
 
 
@@ -200,7 +200,8 @@ def _dead_queues(settings: QueueSettings) -> _Requirements:
 
 def _put(call: Put) -> _Requirements:
     place = QueueRef(call.queue)
-    yield RequiredPermission((PUT,), place)
+    for right in sorted({PUT if item.failure is None else CAPTURE for item in call.items} or {PUT}):
+        yield RequiredPermission((right,), place)
     for item in call.items:
         if item.is_plain:
             continue
@@ -250,6 +251,8 @@ def _registrations(call: ListRegistrations) -> _Requirements:
         return (RequiredPermission((READ, CONSUME), QueueScope.ANY),)
     if call.kind == TOKEN:
         return (RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL),)
+    if call.kind == CAPTURE_KIND and call.name is not None:
+        return (RequiredPermission((READ, CAPTURE, MANAGE), QueueRef(call.name)),)
     if call.kind == MANAGED and call.name is not None:
         return (RequiredPermission((READ, MANAGE), QueueRef(call.name)),)
     return (RequiredPermission((READ,), QueueScope.ALL),)
@@ -370,7 +373,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     LeaseItems: _in_queue(CONSUME),
     GetQueue: lambda query: (RequiredPermission(SEES_QUEUES, QueueRef(query.name)),),
     ListQueues: _fixed(QueueScope.ANY, *SEES_QUEUES),
-    GetStats: _in_queue(READ, "name"),
+    GetStats: lambda query: (RequiredPermission((READ, CAPTURE), QueueRef(query.name)),),
     ListStats: _fixed(QueueScope.ANY, READ),
     GetItem: _of_item(READ, READ_RESULTS),
     GetItems: _fixed(QueueScope.ANY, READ, READ_RESULTS),

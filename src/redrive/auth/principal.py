@@ -20,6 +20,8 @@ class Permission(StrEnum):
     """What a call needs. Each route, and each call of a remote client, names one."""
 
     PUT = "put"
+    CAPTURE = "capture"
+    """Put what failed elsewhere, with its error; see how full the queue is."""
     CONSUME = "consume"
     """Lease, settle, extend, and say that one works."""
     READ_RESULTS = "read_results"
@@ -41,6 +43,7 @@ class Role(StrEnum):
 
     PRODUCER = "producer"
     REQUESTER = "requester"
+    CAPTURER = "capturer"
     CONSUMER = "consumer"
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -50,13 +53,15 @@ class Role(StrEnum):
 PERMISSIONS_BY_ROLE: dict[Role, frozenset[Permission]] = {
     Role.PRODUCER: frozenset({Permission.PUT}),
     Role.REQUESTER: frozenset({Permission.PUT, Permission.READ_RESULTS}),
-    Role.CONSUMER: frozenset({Permission.CONSUME, Permission.PUT}),
+    Role.CAPTURER: frozenset({Permission.CAPTURE}),
+    Role.CONSUMER: frozenset({Permission.CONSUME, Permission.PUT, Permission.CAPTURE}),
     Role.VIEWER: frozenset({Permission.READ}),
     Role.OPERATOR: frozenset({Permission.READ_RESULTS, Permission.READ, Permission.READ_PAYLOADS, Permission.OPERATE}),
     Role.ADMIN: frozenset(Permission),
 }
-"""What each role may do. A consumer may put, because work may make more work. A producer is not told how its items end:
-whoever names the idempotency key of another's item learns the id of that, and would learn its result."""
+"""What each role may do. A consumer may put and capture: work may make more work, and fail outside a queue. A producer
+is not told how its items end: whoever names the idempotency key of another's item learns the id of that, and would
+learn its result."""
 
 ANY = ("*",)
 

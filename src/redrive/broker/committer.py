@@ -4,8 +4,9 @@ Full durability then costs almost nothing, and nobody has to batch by hand.
 
 - An idle store is called directly, in the thread of the caller; for the main thread in a thread of the shield, as
   signal handlers may raise there at any point.
-- A thread that finds the store busy waits on a lock of its own. Whoever finishes a transaction hands the store to
-  the first in line, who commits the calls of all that wait.
+- A thread that finds the store busy waits on a lock of its own. The thread that finishes a transaction first hands the
+  store to the first in line, who commits the calls of all that wait. Then it wakes one of those whose calls it
+  committed; each of them wakes the next as soon as it runs. So few threads compete for the interpreter at a time.
 - Coroutines hand their calls to the thread of `async_committer.py`, which stands in line like any other.
 """
 
@@ -17,6 +18,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.async_committer import AsyncCommitter
@@ -37,13 +39,17 @@ _log = events.logger("redrive.committer")
 class _Request:
     """Calls of one caller that waits for a transaction, or for its turn to make one."""
 
-    __slots__ = ("calls", "commit", "error", "leads", "lock")
+    __slots__ = ("calls", "commit", "error", "has_left", "leads", "lock", "next")
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = calls
         self.commit: Commit | None = None
         self.error: BaseException | None = None
         self.leads = False
+        self.next: _Request | None = None
+        """The request of the same transaction that this caller wakes."""
+        self.has_left = False
+        """Its caller was interrupted, and wakes no other."""
         self.lock = threading.Lock()
         self.lock.acquire()
 
@@ -100,6 +106,9 @@ class Committer:
             if request is None:
                 return self._commit(calls)
             request.lock.acquire()
+            if request.next is not None:
+                request.next.lock.release()
+                request.next = None
             if request.leads:
                 self._commit_as_leader()
         except BaseException:
@@ -209,20 +218,34 @@ class Committer:
             for request in batch:
                 request.error = error if known or request.leads else OutcomeUnknown(self._store.name, repr(error))
         finally:
-            for request in batch:
-                if not request.leads:
-                    request.lock.release()
             if batch:
-                self._hand_over()
+                try:
+                    self._hand_over()
+                finally:
+                    self._wake(batch)
+
+    def _wake(self, batch: list[_Request]) -> None:
+        """Wake the callers of a transaction that is done, each by the one before it."""
+        with self._mutex:
+            present = [request for request in batch if not (request.leads or request.has_left)]
+            for request, follower in pairwise(present):
+                request.next = follower
+        if present:
+            present[0].lock.release()
 
     def _step_out(self, request: _Request) -> None:
         """A thread no longer waits: its calls leave the line, and where it was to lead, the next one does."""
         with self._mutex:
-            if request not in self._waiting:
-                return
-            self._waiting.remove(request)
-            self._waiting_calls -= len(request.calls)
-        if request.leads:
+            request.has_left = True
+            follower, request.next = request.next, None
+            is_waiting = request in self._waiting
+            if is_waiting:
+                self._waiting.remove(request)
+                self._waiting_calls -= len(request.calls)
+        if follower is not None:
+            with contextlib.suppress(RuntimeError):  # it was woken already, as the exception came
+                follower.lock.release()
+        if is_waiting and request.leads:
             self._hand_over()
 
     def _take(self) -> list[_Request]:

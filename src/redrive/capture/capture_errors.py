@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redrive.errors import InvalidInput, QueueFull, RedriveError, Refused
+from redrive.errors import InvalidInput, NotFound, QueueFull, RedriveError, Refused
 
 
 class CaptureError(RedriveError):
@@ -42,6 +42,25 @@ class NoCallbackError(CaptureError, Refused):
         super().__init__(
             f"task '{task_id}' is for {name!r}, which this process does not know; start_retry_processor(callback) or "
             f"set_callback gives a callback, and a guarded function is known once its module is imported"
+        )
+
+
+class TaskNotFoundError(CaptureError, NotFound):
+    """The queue has no task of this id."""
+
+    def __init__(self, queue: str, task_id: str) -> None:
+        self.queue, self.task_id = queue, task_id
+        super().__init__(f"capture queue '{queue}' has no task '{task_id}'; a completed one is removed after a day")
+
+
+class UnboundMethodError(CaptureError, Refused):
+    """A guarded method failed, and a retry would have no object to call it on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"method {name!r} is guarded, and no object is known to call it on in a retry; call dlq.bind(thing.method) "
+            f"once, where the program starts"
         )
 
 

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import registrations, settle
+from redrive.broker.flows import queues, registrations, settle
 from redrive.broker.flows.deliveries import queue_name
 from redrive.capture import flows
+from redrive.capture.capture_alerts import AlertThresholds
 from redrive.capture.capture_errors import CaptureDisabledError
+from redrive.capture.capture_monitor import CaptureMonitor
 from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
-from redrive.capture.flows import Capture, Room, check_choice, check_priority
-from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment
+from redrive.capture.failure_templates import FailureTemplate, check_template, find_template, list_templates
+from redrive.capture.flows import Capture, CaptureReceipt, check_choice, check_priority
+from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload
+from redrive.model.classify import ErrorClass
+from redrive.model.error_attributes import retry_after_of
 from redrive.model.failure import Failure
-from redrive.model.item import Receipt
+from redrive.model.item import Item, Settled
 from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
 from redrive.model.payload import encode_payload
 from redrive.model.retry_policy import DelayFunction
+from redrive.model.state_machine import Verb
+from redrive.task.context import Context
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import WorkerLaunch
 from redrive.worker.program import WorkerProgram, refuse_options
@@ -95,11 +102,26 @@ class CaptureProgram(WorkerProgram):
         )
 
 
+class Diagnosis(NamedTuple):
+    """What is known about an error, and how it is retried."""
+
+    failure: Failure
+    category: ErrorCategory
+    treatment: Treatment
+    template: FailureTemplate | None
+
+
 class CaptureQueue:
     """The part of a dead-letter queue that needs no driver."""
 
     def __init__(
-        self, core: Core, name: str, given: Mapping[str, Any], strategy: DLQIntegrationStrategy | str, jitter: bool
+        self,
+        core: Core,
+        name: str,
+        given: Mapping[str, Any],
+        strategy: DLQIntegrationStrategy | str,
+        jitter: bool,
+        alerts: AlertThresholds,
     ) -> None:
         self.core = core
         self.name = queue_name(name)
@@ -109,7 +131,10 @@ class CaptureQueue:
         self._given = given
         self._jitter = jitter
         self._functions: dict[str, DelayFunction] = {}
-        self._room: Room | None = None
+        self._templates: list[FailureTemplate] = []
+        self._is_open = False
+        self.monitor = CaptureMonitor(core, self.name, alerts)
+        self.app.on_retried(self._retried)
 
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
         """Capture other failed calls from now on."""
@@ -130,13 +155,38 @@ class CaptureQueue:
         self._functions[name] = function
         self.core.add_backoff(name, function)
 
+    @property
+    def templates(self) -> tuple[FailureTemplate, ...]:
+        """The templates that errors are compared with, in this order."""
+        return (*self._templates, *list_templates())
+
+    def add_template(self, template: FailureTemplate) -> None:
+        """Compare errors with this template before the built-in ones."""
+        checked = check_template(template)
+        item_retry(checked.treatment, self._functions, jitter=False)  # raises if it cannot be followed
+        if any(known.name == checked.name for known in self.templates):
+            raise InvalidInput(f"there is a template '{checked.name}' already; choose another name")
+        self._templates.append(checked)
+
     def captures(self, error: BaseException) -> bool:
         """Whether the strategy captures a failed call."""
         if not self.settings.enabled:
             return False
         if self.strategy is DLQIntegrationStrategy.SELECTIVE:
-            return BY_CATEGORY[classify(error)].policy != CapturePolicy.NEVER
+            return self.diagnose(error).treatment.policy != CapturePolicy.NEVER
         return self.strategy is DLQIntegrationStrategy.AUTOMATIC
+
+    def diagnose(self, error: BaseException | Failure | str, category: ErrorCategory | str | None = None) -> Diagnosis:
+        """Return what is known about an error; `category` takes precedence over what the error says."""
+        failure, templates = settle.failure_of(error, (), None), self.templates
+        if category is not None:
+            wanted = check_choice("error_category", category, ErrorCategory)
+            failure = msgspec.structs.replace(failure, error_class=ErrorClass(wanted.value))
+            templates = tuple(template for template in templates if template.category is wanted)
+        template = find_template(error, failure, templates)
+        found = category_of(failure.error_class) if template is None else template.category
+        failure = msgspec.structs.replace(failure, error_class=ErrorClass(found.value))
+        return Diagnosis(failure, found, BY_CATEGORY[found] if template is None else template.treatment, template)
 
     def new_id(self, name: str) -> str:
         """Return an id for a call that has none."""
@@ -156,26 +206,25 @@ class CaptureQueue:
         priority: str | int | None = None,
         by_category: bool = True,
     ) -> Capture:
-        """Return what is captured of a failed call. What is not said is taken from the table of categories, or from the
-        defaults of the queue. Raises if any of it is wrong."""
-        found = classify(error) if category is None else check_choice("error_category", category, ErrorCategory)
+        """Return what is captured of a failed call. What is not said is taken from the template or the category of the
+        error, or from the defaults of the queue. Raises if any of it is wrong."""
+        found = self.diagnose(error, category)
         settings = self.settings
         default = (
-            BY_CATEGORY[found]
-            if by_category
-            else Treatment(settings.default_retry_policy, settings.default_max_retries)
+            found.treatment if by_category else Treatment(settings.default_retry_policy, settings.default_max_retries)
         )
-        treatment = Treatment(
-            default.policy if policy is None else str(policy),
-            default.max_retries if max_retries is None else max_retries,
-        )
+        if policy is not None:  # a policy that is named is followed, though errors of this kind are not retried
+            default = Treatment(str(policy), default.max_retries or settings.default_max_retries)
+        treatment = default if max_retries is None else Treatment(default.policy, max_retries)
         return Capture(
             check_label("task_id", task_id),
             name,
             payload,
-            error,
+            found.failure,
             treatment,
-            found,
+            found.category,
+            found.template,
+            retry_after_of(error, self.core.clock.now()) or 0 if isinstance(error, BaseException) else 0,
             metadata or {},
             check_priority(priority),
         )
@@ -190,21 +239,43 @@ class CaptureQueue:
             raise InvalidPayload(problem.path, f"{problem.problem}; a task is captured as JSON") from None
         return self.describe(task_id, CALLBACK, payload, error, **{"by_category": False, **options})
 
-    def capture(self, given: Capture) -> Flow[Receipt]:
+    def capture(self, given: Capture) -> Flow[CaptureReceipt]:
         """Put a task that failed, in a queue that is open."""
-        assert self._room is not None
-        return flows.capture(self.core, self.name, self._room, given, self._functions, self._jitter)
+        levels = self.monitor.levels
+        done = yield from flows.capture(self.core, levels, given, self._functions, self._jitter)
+        self.monitor.captured(
+            done.id, done.headers, given.failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted
+        )
+        return done
+
+    def archive(self, task_id: str, verb: Verb) -> Flow[bool]:
+        """Archive or restore a task. Returns False if it does not exist."""
+        item: Item | None = yield from flows.archive(self.core, self.name, task_id, verb)
+        if item is not None:
+            self.monitor.archived(item.id, item.headers, is_undone=verb is Verb.RESTORE)
+        return item is not None
+
+    def statistics(self) -> Flow[dict[str, Any]]:
+        """Return counts of tasks."""
+        interval = self.settings.retry_interval_seconds
+        found: dict[str, Any] = yield from flows.statistics(self.core, self.monitor.levels, interval)
+        self.monitor.watch()
+        return found
+
+    def _retried(self, context: Context, failure: Failure | None, settled: Settled) -> None:
+        """A retry of this process ended, and that is committed."""
+        if failure is None:
+            self.monitor.succeeded(context.id, context.headers)
+        else:
+            is_exhausted = settled.dead_reason is not None
+            self.monitor.failed(context.id, context.headers, failure.type, is_exhausted=is_exhausted)
 
     def open(self) -> Flow[None]:
         """Create the queue if it does not exist, and read the settings of a config file, once."""
-        if self._room is not None:
+        if self._is_open:
             return
-        yield from flows.ensure_queue(self.core, self.name, QUEUE_SETTINGS)
+        yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
         found = yield from registrations.list_registrations(SETTINGS_KIND, self.name)
         self.settings = resolve_settings(self._given, found[0].value if found else None)
-        self._room = Room(self.settings.max_size)
-
-
-def classify(error: BaseException | Failure | str) -> ErrorCategory:
-    """Return the category of an error: an exception, or a text."""
-    return category_of(settle.failure_of(error, (), None).error_class)
+        self.monitor.levels.max_size = self.settings.max_size
+        self._is_open = True

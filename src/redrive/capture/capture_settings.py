@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
+from redrive.broker.flows.registrations import CAPTURE_KIND
 from redrive.capture.retry_policies import CapturePolicy
 from redrive.errors import InvalidSetting
 
-SETTINGS_KIND = "capture"
+SETTINGS_KIND = CAPTURE_KIND
 """The kind of the registration that has the settings of a config file, by queue."""
+DEFAULT_QUEUE = "captured"
+"""The queue of a DeadLetterQueue without a name, and of `[capture]` in a config file."""
 PREFIX = "REDRIVE_DLQ_"
 _YES_NO = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 

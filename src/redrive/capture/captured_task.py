@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
 import msgspec
 
-from redrive.clock import Instant
+from redrive.clock import Instant, to_datetime
 from redrive.errors import InvalidPayload
 from redrive.model.classify import ErrorClass
+from redrive.model.group import ADVICE
 from redrive.model.item import Item, Status
 from redrive.task.task import TASK_HEADER
 
@@ -22,6 +23,8 @@ ID_HEADER = "capture-id"
 POLICY_HEADER = "capture-policy"
 CATEGORY_HEADER = "capture-category"
 METADATA_HEADER = "capture-metadata"
+TEMPLATE_HEADER = "capture-template"
+ADVICE_HEADER = "capture-advice"
 
 
 class DeadLetterStatus(StrEnum):
@@ -49,6 +52,8 @@ class ErrorCategory(StrEnum):
     VALIDATION = "validation"
     PERMANENT = "permanent"
 
+
+_CATEGORIES = tuple(ErrorCategory)
 
 STATUS_OF_ITEM: Mapping[Status, DeadLetterStatus] = {
     Status.PENDING: DeadLetterStatus.PENDING,
@@ -80,6 +85,10 @@ class FailedTask:
     status: DeadLetterStatus = DeadLetterStatus.PENDING
     metadata: dict[str, Any] = field(default_factory=dict)
     error_category: str | None = None
+    template: str | None = None
+    """The template that the error fits."""
+    advice: str = ""
+    """What an operator can do about it: of the template, else what usually helps against errors of this category."""
     last_error: str = ""
     total_attempts: int = 1
     """Runs so far, with the one that failed outside."""
@@ -124,7 +133,7 @@ def task_of_item(item: Item) -> FailedTask:
     first, last = (failures[0], failures[-1]) if failures else (None, None)
     retry = item.overrides.retry
     happened = [item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)]
-    waits = item.status in (Status.PENDING, Status.FAILED)
+    category, due = category_of_item(item), next_retry_at(item)
     task, extra = _task_and_extra(item)
     return FailedTask(
         task_id=item.headers.get(ID_HEADER) or item.idempotency_key or item.id,
@@ -135,10 +144,12 @@ def task_of_item(item: Item) -> FailedTask:
         retry_count=retry_count(item),
         max_retries=max(0, retry.attempts - 1) if retry is not None else 0,
         retry_policy=item.headers.get(POLICY_HEADER, ""),
-        next_retry_at=to_datetime(item.ready_at) if waits and item.ready_at is not None else None,
+        next_retry_at=None if due is None else to_datetime(due),
         status=STATUS_OF_ITEM[item.status],
         metadata=_decoded(item.headers.get(METADATA_HEADER)),
-        error_category=item.headers.get(CATEGORY_HEADER),
+        error_category=category,
+        template=item.headers.get(TEMPLATE_HEADER),
+        advice=item.headers.get(ADVICE_HEADER) or (ADVICE[ErrorClass(category)] if category in _CATEGORIES else ""),
         last_error="" if last is None else last.text,
         total_attempts=item.counters.deliveries + 1,
         updated_at=to_datetime(Instant(max(happened))),
@@ -155,14 +166,21 @@ def retry_count(item: Item) -> int:
     return max(0, item.counters.failures - (0 if item.counters.redrives else 1))
 
 
+def next_retry_at(item: Item) -> Instant | None:
+    """Return when a task that waits is retried."""
+    return item.ready_at if item.status in (Status.PENDING, Status.FAILED) else None
+
+
+def category_of_item(item: Item) -> str | None:
+    """Return the category of a task. If its headers are hidden from the caller, that of its last failure."""
+    if item.headers or item.last_failure is None:
+        return item.headers.get(CATEGORY_HEADER)
+    return category_of(item.last_failure.error_class).value
+
+
 def category_of(error_class: ErrorClass) -> ErrorCategory:
     """Return the category of an error class. What killed its worker, or cannot be read, is permanent."""
     return ErrorCategory.PERMANENT if error_class is ErrorClass.POISON else ErrorCategory(error_class.value)
-
-
-def to_datetime(at: Instant) -> datetime:
-    """Return an instant as a datetime in UTC."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
 
 
 def _task_and_extra(item: Item) -> tuple[Any, dict[str, Any]]:

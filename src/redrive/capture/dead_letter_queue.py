@@ -3,39 +3,36 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
 from redrive.capture import flows
 from redrive.capture.calls import checked_result, invoke, is_failed_result, run_blocking
+from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
 from redrive.capture.capture_errors import NoCallbackError
-from redrive.capture.capture_queue import CaptureProgram, CaptureQueue, DLQIntegrationStrategy, classify
+from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
 from redrive.capture.captured_task import CALLBACK, DeadLetterStatus, ErrorCategory, FailedTask
+from redrive.capture.declarations import Declarations
 from redrive.capture.flows import TaskFilter, TaskPage
-from redrive.capture.guard import Captured, Guard, GuardOptions
 from redrive.capture.manual_retry import ManualRetry
 from redrive.capture.retry_processor import RetryProcessor, run_due_tasks
+from redrive.capture.task_receipt import task_of_receipt
 from redrive.connect import connect
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
-from redrive.model.retry_policy import DelayFunction
 from redrive.model.state_machine import Verb
 
-F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
-R = TypeVar("R")
 _Any = TypeVar("_Any")
 DEFAULT_CONCURRENCY = 8
 STOP_SECONDS = 30.0
 
 
-class DeadLetterQueue(CaptureProgram):
+class DeadLetterQueue(Declarations):
     """A queue of tasks that failed elsewhere: a workflow run, a web hook, a cron job. They are retried by policy.
 
     A captured task is an item of the queue `name`: its retries are the item's, its exhausted tasks are dead letters.
@@ -43,7 +40,7 @@ class DeadLetterQueue(CaptureProgram):
     max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds (60),
     enabled, retry_processor_enabled: unset, what the variables REDRIVE_DLQ_… say, then what a config file says.
     strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
-    time_limit: how long one retry by the callback may take.
+    time_limit: how long one retry of the processor may take. alerts: when `on_alert` is called.
     """
 
     def __init__(
@@ -62,6 +59,7 @@ class DeadLetterQueue(CaptureProgram):
         concurrency: int = DEFAULT_CONCURRENCY,
         time_limit: DurationInput | None = None,
         is_failure: Callable[[Any], bool] = is_failed_result,
+        alerts: AlertThresholds = DEFAULT_THRESHOLDS,
     ) -> None:
         self._owns_broker = isinstance(broker, str)
         self._broker = connect(broker) if isinstance(broker, str) else broker
@@ -75,98 +73,11 @@ class DeadLetterQueue(CaptureProgram):
             "enabled": enabled,
             "retry_processor_enabled": retry_processor_enabled,
         }
-        self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter)
+        self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter, alerts)
         self._concurrency = concurrency
-        self._time_limit = time_limit
+        self._queue.app.time_limit = time_limit
         self._is_failure = is_failure
         self._processor: RetryProcessor | None = None
-
-    @property
-    def name(self) -> str:
-        """The queue of the captured tasks."""
-        return self._queue.name
-
-    @property
-    def strategy(self) -> DLQIntegrationStrategy:
-        """Which failures of guarded calls are captured."""
-        return self._queue.strategy
-
-    def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
-        """Capture other failures from now on, in this process."""
-        self._queue.set_strategy(strategy)
-
-    def add_policy(self, name: str, function: DelayFunction) -> None:
-        """Add a retry policy: a function from the number of failures so far, 1 at the first, to seconds.
-
-        Tasks store its name. A process that does not know it takes an exponential delay.
-        """
-        self._queue.add_policy(name, function)
-
-    def classify_error(self, error: BaseException | str) -> ErrorCategory:
-        """Return the category of an error."""
-        return classify(error)
-
-    @overload
-    def guard(self, function: F, /) -> F: ...
-    @overload
-    def guard(
-        self,
-        function: None = None,
-        /,
-        *,
-        policy: str | None = None,
-        max_retries: int | None = None,
-        on_failure: Literal["raise"] = "raise",
-        key: Callable[..., str] | None = None,
-        name: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        priority: str | int | None = None,
-        timeout: DurationInput | None = None,
-        on_cancel: Literal["ignore", "capture"] = "ignore",
-    ) -> Callable[[F], F]: ...
-    @overload
-    def guard(
-        self,
-        function: None = None,
-        /,
-        *,
-        policy: str | None = None,
-        max_retries: int | None = None,
-        on_failure: Literal["handle"],
-        key: Callable[..., str] | None = None,
-        name: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        priority: str | int | None = None,
-        timeout: DurationInput | None = None,
-        on_cancel: Literal["ignore", "capture"] = "ignore",
-    ) -> Callable[[Callable[P, R]], Callable[P, R | Captured]]: ...
-    def guard(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        policy: str | None = None,
-        max_retries: int | None = None,
-        on_failure: Literal["raise", "handle"] = "raise",
-        key: Callable[..., str] | None = None,
-        name: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        priority: str | int | None = None,
-        timeout: DurationInput | None = None,
-        on_cancel: Literal["ignore", "capture"] = "ignore",
-    ) -> Any:
-        """Capture the failures of a function: a decorator, with or without options. Retries call the function itself.
-
-        policy, max_retries: unset, what the category of the error says. on_failure: raise the error, or return
-        `Captured(task_id)` (`handle`). key: a function of the arguments that returns the task id; unset, each failed
-        call is a separate task. name: what a retry finds the function by; unset, its module and name.
-        timeout: for coroutine functions; a call that takes longer fails. on_cancel: whether a cancelled call is
-        captured.
-        """
-        options = GuardOptions(policy, max_retries, on_failure, key, name, metadata, priority, timeout, on_cancel)
-        if function is not None:
-            return Guard(self._queue, function, options).wrap()
-        return lambda given: Guard(self._queue, given, options).wrap()
 
     def enqueue(
         self,
@@ -183,7 +94,8 @@ class DeadLetterQueue(CaptureProgram):
         """Capture a task that failed, and return it once it is on disk.
 
         task, extra: values that JSON can hold; a retry is `callback(task, **extra)`. error: an exception, or a text.
-        A task id that is known gets one more failure. Raises CaptureFullError, and IdempotencyConflict for another task
+        A task id that is known gets one more failure. A caller of a server that may capture and not read gets the task
+        as given. Raises CaptureFullError, and IdempotencyConflict for another task
         under a known id.
         """
         self._open()
@@ -198,10 +110,8 @@ class DeadLetterQueue(CaptureProgram):
             category=error_category,
             priority=priority,
         )
-        self._run(self._queue.capture(given))
-        found = self.get_task(given.task_id)
-        assert found is not None
-        return found
+        receipt = self._run(self._queue.capture(given))
+        return self._run(task_of_receipt(self._queue.core, self.name, given, receipt))
 
     def execute_with_dlq(
         self,
@@ -307,17 +217,12 @@ class DeadLetterQueue(CaptureProgram):
 
     def _change(self, task_id: str, verb: Verb) -> bool:
         self._open()
-        return self._run(flows.archive(self._queue.core, self.name, task_id, verb))
+        return self._run(self._queue.archive(task_id, verb))
 
     def get_statistics(self) -> dict[str, Any]:
         """Return counts by status, category and policy, and totals since the queue was created."""
         self._open()
-        settings = self._queue.settings
-        return self._run(flows.statistics(self.name, settings.max_size, settings.retry_interval_seconds))
-
-    def set_callback(self, callback: Callable[..., Any]) -> None:
-        """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""
-        self._queue.app.set_callback(callback, is_failure=self._is_failure, time_limit=self._time_limit, loop=_loop())
+        return self._run(self._queue.statistics())
 
     def start_retry_processor(
         self, callback: Callable[..., Any] | None = None, check_interval_seconds: float | None = None
@@ -361,8 +266,9 @@ class DeadLetterQueue(CaptureProgram):
         self.stop_retry_processor()
 
     def shutdown(self) -> None:
-        """Stop the retry processor, and close what this opened. Twice is no error."""
+        """Stop the retry processor, wait for hooks, and close what this opened. Twice is no error."""
         self.stop_retry_processor()
+        run_blocking(self._queue.monitor.hooks.wait, STOP_SECONDS)
         if self._owns_broker:
             self._broker.close()
 
@@ -382,11 +288,3 @@ class DeadLetterQueue(CaptureProgram):
 
     def _open(self) -> None:
         self._run(self._queue.open())
-
-
-def _loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of this thread, on which callbacks run."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -12,30 +12,35 @@ import msgspec
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, manual_changes, registrations, settle
-from redrive.broker.flows import queues as queue_flows
 from redrive.broker.flows.inspection import check_cursor
 from redrive.broker.validation import check_integer, to_instant
+from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import CaptureFullError
 from redrive.capture.captured_task import (
+    ADVICE_HEADER,
     CATEGORY_HEADER,
     ID_HEADER,
     METADATA_HEADER,
     POLICY_HEADER,
     STATUS_OF_ITEM,
+    TEMPLATE_HEADER,
     DeadLetterStatus,
     ErrorCategory,
     FailedTask,
+    category_of_item,
+    next_retry_at,
     task_of_item,
 )
-from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry
-from redrive.clock import Instant
-from redrive.contract.queries import FindItems, GetStats, Page
-from redrive.errors import InvalidInput, InvalidPayload, QueueExists, QueueNotFound, short_repr
-from redrive.model.classify import ErrorClass
-from redrive.model.duration import SECOND
+from redrive.capture.failure_templates import FailureTemplate
+from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry, policy_of_item
+from redrive.contract.queries import FindItems, GetItem, GetStats, Page
+from redrive.errors import Forbidden, InvalidInput, InvalidPayload, ItemNotFound, short_repr
+from redrive.model.duration import Duration
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
-from redrive.model.item import Item, Receipt, Status
+from redrive.model.ids import ItemId
+from redrive.model.item import Counters, Item, Receipt, Status
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
 from redrive.model.payload import JSON
 from redrive.model.queue import QueueStats
@@ -49,8 +54,6 @@ E = TypeVar("E", bound=StrEnum)
 PRIORITIES = {"high": 8, "medium": DEFAULT_PRIORITY, "low": 2}
 PAGE = 500
 MAX_LISTED = 1_000
-ROOM_SECONDS = 1
-"""How long the size of the queue is trusted before it is read again."""
 _COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)
 """Statuses of tasks whose categories and policies are counted."""
 _ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
@@ -67,37 +70,14 @@ class Capture(NamedTuple):
     """The function that can run it."""
     payload: bytes
     """JSON."""
-    error: BaseException | Failure | str
+    failure: Failure
     treatment: Treatment
     category: ErrorCategory
+    template: FailureTemplate | None = None
+    retry_after: Duration = 0
+    """How long the other side asks to wait before the first retry."""
     metadata: Mapping[str, Any] = {}
     priority: int = DEFAULT_PRIORITY
-
-
-class Room:
-    """How many tasks a capture queue holds: read now and then, and counted here in between."""
-
-    def __init__(self, max_size: int | None) -> None:
-        self.max_size = max_size
-        self._size = 0
-        self._read_at: Instant | None = None
-
-    def check(self, core: Core, queue: str) -> Flow[None]:
-        """Raise CaptureFullError if there is no room. Several processes may exceed the limit by what they add within a
-        second."""
-        if self.max_size is None:
-            return
-        now = core.clock.now()
-        is_old = self._read_at is None or not 0 <= now - self._read_at < ROOM_SECONDS * SECOND
-        if is_old or self._size >= self.max_size:
-            stats: QueueStats = yield from run_query(GetStats(queue))
-            self._size, self._read_at = size_of(stats), now
-        if self._size >= self.max_size:
-            raise CaptureFullError(queue, self._size, self.max_size)
-
-    def take(self) -> None:
-        """Count a task that was added."""
-        self._size += 1
 
 
 def check_choice(what: str, value: Any, kind: type[E]) -> E:
@@ -108,37 +88,26 @@ def check_choice(what: str, value: Any, kind: type[E]) -> E:
         raise InvalidInput(f"{what} is one of {', '.join(kind)}, not {short_repr(value, 40)}") from None
 
 
-def size_of(stats: QueueStats) -> int:
-    """Return the tasks that max_size counts: pending, in retry and exhausted."""
-    return stats.pending + stats.failed + stats.active + stats.dead
+class CaptureReceipt(NamedTuple):
+    """A task that was captured."""
 
-
-def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
-    """Create the queue if it does not exist. One that exists keeps its settings."""
-    try:
-        yield from core.queue(name)
-    except QueueNotFound:
-        try:
-            yield from queue_flows.create(core, name, settings)
-        except QueueExists:  # another process was faster
-            yield from queue_flows.get(core, name)
+    id: ItemId
+    headers: Mapping[str, str]
+    is_new: bool
+    """False: it is one more failure of a known task."""
+    is_exhausted: bool
+    """A new one is not retried."""
 
 
 def capture(
-    core: Core, queue: str, room: Room, given: Capture, functions: Mapping[str, object], jitter: bool
-) -> Flow[Receipt]:
+    core: Core, levels: QueueLevels, given: Capture, functions: Mapping[str, object], jitter: bool
+) -> Flow[CaptureReceipt]:
     """Put a task that failed, judged by its own policy; or record one more failure of a task that is known.
 
     Raises CaptureFullError for a new task, and IdempotencyConflict for another task under a known id.
     """
-    headers = {
-        TASK_HEADER: given.name,
-        ID_HEADER: given.task_id,
-        POLICY_HEADER: str(given.treatment.policy),
-        CATEGORY_HEADER: given.category.value,
-    }
-    if given.metadata:
-        headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
+    queue = yield from core.queue(levels.queue)
+    headers = _headers(given)
     item = deliveries.new_item(
         given.payload,
         content_type=JSON,
@@ -148,21 +117,35 @@ def capture(
         retry=item_retry(given.treatment, functions, jitter=jitter),
     )
     try:
-        yield from room.check(core, queue)
-    except CaptureFullError:
-        if (yield from _owner(core, queue, given.task_id)) is None:
-            raise
-    receipt: Receipt = yield from settle.put_failed(core, queue, item, _classified(given), None)
-    if not receipt.duplicate:
-        room.take()
-    return receipt
+        yield from levels.check_room(core)
+    except CaptureFullError as full:
+        try:
+            is_known = (yield from _owner(core, queue.name, given.task_id)) is not None
+        except Forbidden:  # the caller may capture, and not read
+            is_known = False
+        if not is_known:
+            raise full from None
+    first, own = Counters(failures=1), item.overrides
+    judged = core.judge(queue, OutcomeKind.FAILED, first, failure=given.failure, overrides=own)
+    is_later = isinstance(judged, RetryVerdict) and judged.delay < given.retry_after
+    verdict = RetryVerdict(given.retry_after, Status.FAILED) if is_later else None
+    receipt: Receipt = yield from settle.put_failed(core, queue.name, item, given.failure, verdict)
+    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(judged, Dead))
 
 
-def _classified(given: Capture) -> BaseException | Failure | str:
-    """Return the failure, of the category that the caller named."""
-    failure = settle.failure_of(given.error, (), None)
-    wanted = ErrorClass(given.category.value)
-    return failure if failure.error_class is wanted else msgspec.structs.replace(failure, error_class=wanted)
+def _headers(given: Capture) -> dict[str, str]:
+    """Return what is fixed at capture."""
+    headers = {
+        TASK_HEADER: given.name,
+        ID_HEADER: given.task_id,
+        POLICY_HEADER: str(given.treatment.policy),
+        CATEGORY_HEADER: given.category.value,
+    }
+    if given.template is not None:
+        headers |= {TEMPLATE_HEADER: given.template.name, ADVICE_HEADER: given.template.advice}
+    if given.metadata:
+        headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
+    return headers
 
 
 def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
@@ -219,6 +202,15 @@ def get_task(core: Core, queue: str, task_id: str) -> Flow[FailedTask | None]:
     return None if item is None else task_of_item(item)
 
 
+def task_by_item(id: ItemId) -> Flow[FailedTask | None]:
+    """Return the task of an item, or None if it is gone."""
+    try:
+        item: Item = yield from run_query(GetItem(id))
+    except ItemNotFound:
+        return None
+    return task_of_item(item)
+
+
 class TaskPage(list[FailedTask]):
     """Tasks, and where to go on; `cursor` is None after the last ones."""
 
@@ -271,49 +263,57 @@ class TaskFilter(NamedTuple):
             for status in statuses
         ]
 
-    def is_due(self, task: FailedTask) -> bool:
+    def is_due(self, item: Item) -> bool:
         """Whether a task is due before the time that was asked for."""
         if self.due_before is None:
             return True
-        return task.next_retry_at is not None and task.next_retry_at < self.due_before
+        at = next_retry_at(item)
+        return at is not None and at < to_instant("due_before", self.due_before)
 
 
 def list_tasks(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[TaskPage]:
     """Return tasks, newest first, and a cursor if there are more."""
+    items, position = yield from find_items(queue, where, limit, cursor)
+    found = TaskPage(map(task_of_item, items))
+    found.cursor = position
+    return found
+
+
+def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[tuple[list[Item], str | None]]:
+    """Return the items of tasks, newest first, and a cursor if there are more."""
     check_integer("limit", limit, 1, MAX_LISTED)
     filters = where.filters(queue)
     at, _, position = (cursor or "0:").partition(":")
     if not at.isdigit() or int(at) >= len(filters):
         raise InvalidInput(f"cursor is what list_tasks returned, not {cursor!r:.40}")
-    found = TaskPage()
+    found: list[Item] = []
     index, place = int(at), position or None
     check_cursor(place)
     while index < len(filters):
         page: Page = yield from run_query(FindItems(filters[index], Order.NEWEST, limit - len(found), place))
-        found += [task for item in page.items if where.is_due(task := task_of_item(item))]
+        found += filter(where.is_due, page.items)
         place = page.cursor
         if place is None:
             index += 1
         if len(found) >= limit:
             break
-    if index < len(filters):
-        found.cursor = f"{index}:{place or ''}"
-    return found
+    return found, f"{index}:{place or ''}" if index < len(filters) else None
 
 
-def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[bool]:
-    """Archive or restore a task. Returns False if it does not exist."""
-    item = yield from find_item(core, queue, task_id)
-    if item is None:
-        return False
-    yield from manual_changes.change(core, verb, item.id, None)
-    return True
+def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[Item | None]:
+    """Archive or restore a task, and return its item as it was. None: it does not exist."""
+    item: Item | None = yield from find_item(core, queue, task_id)
+    if item is not None:
+        yield from manual_changes.change(core, verb, item.id, None)
+    return item
 
 
-def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[str, Any]]:
+def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[str, Any]]:
     """Return counts of tasks, and totals since the queue was created."""
+    queue = levels.queue
     stats: QueueStats = yield from run_query(GetStats(queue))
-    size = size_of(stats)
+    levels.update(stats, core.clock.now())
+    size = levels.size
     categories: dict[str, int] = dict.fromkeys(ErrorCategory, 0)
     policies: dict[str, int] = dict.fromkeys(CapturePolicy, 0)
     for status in _COUNTED:
@@ -321,8 +321,8 @@ def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[s
         while True:
             page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, PAGE, cursor))
             for item in page.items:
-                for header, counts in ((CATEGORY_HEADER, categories), (POLICY_HEADER, policies)):
-                    if (named := item.headers.get(header)) is not None:
+                for named, counts in ((category_of_item(item), categories), (policy_of_item(item), policies)):
+                    if named is not None:
                         counts[named] = counts.get(named, 0) + 1
             cursor = page.cursor
             if cursor is None:
@@ -330,8 +330,8 @@ def statistics(queue: str, max_size: int | None, interval: float) -> Flow[dict[s
     workers = yield from registrations.workers()
     return {
         "queue_size": size,
-        "max_size": max_size,
-        "utilization_percent": 0.0 if not max_size else round(100 * size / max_size, 2),
+        "max_size": levels.max_size,
+        "utilization_percent": round(100 * size / levels.max_size, 2) if levels.max_size else 0.0,
         "status_breakdown": {
             "pending": stats.pending + stats.failed,
             "retrying": stats.active,

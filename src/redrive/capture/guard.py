@@ -12,11 +12,13 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
+from redrive.capture.capture_errors import UnboundMethodError
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.limits import check_name
@@ -26,8 +28,12 @@ from redrive.telemetry import events
 if TYPE_CHECKING:
     from redrive.capture.capture_queue import CaptureQueue
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _MARK = "__redrive_task_id__"
 """The attribute of an exception that was captured: its task id."""
+_GUARD = "__redrive_guard__"
+"""The attribute of a guarded function: its guard."""
 _log = events.logger("redrive.capture")
 
 
@@ -35,6 +41,17 @@ class Captured(NamedTuple):
     """What a guarded call returns with `on_failure="handle"`, if it failed and was captured."""
 
     task_id: str
+
+
+class HandledGuard(Protocol):
+    """A guard with `on_failure="handle"`, as a decorator."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | Captured]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | Captured]: ...
 
 
 class GuardOptions(NamedTuple):
@@ -60,12 +77,32 @@ class Guard:
         self._options = options
         self._function = function
         self.name = check_name("name", options.name or _default_name(function))
-        self._arguments = Arguments(self.name, function)
-        queue.app.register(self.name, function, options.timeout if _is_async(function) else None)
+        self._needs_object = _needs_object(function)
+        self._bound_to: object = None
+        if self._needs_object:  # the object is not captured: arguments are those after it
+            self._arguments = Arguments(self.name, MethodType(function, object()))
+        else:
+            self._arguments = Arguments(self.name, function)
+            self._register(function)
+
+    def _register(self, function: Callable[..., Any]) -> None:
+        self._queue.app.register(self.name, function, self._options.timeout if _is_async(function) else None)
 
     def wrap(self) -> Callable[..., Any]:
         """Return the function that is called instead."""
-        return self._async_wrapper() if _is_async(self._function) else self._wrapper()
+        wrapper = self._async_wrapper() if _is_async(self._function) else self._wrapper()
+        setattr(wrapper, _GUARD, self)
+        return wrapper
+
+    def bind(self, queue: CaptureQueue, target: object) -> None:
+        """Let retries call the method of this object."""
+        if queue is not self._queue:
+            raise InvalidInput(f"{self.name} is guarded by the queue '{self._queue.name}', not by '{queue.name}'")
+        if self._bound_to is None:
+            self._register(MethodType(self._function, target))
+            self._bound_to = target
+        elif self._bound_to is not target:
+            raise InvalidInput(f"{self.name} is bound to another object already, and a retry can call one only")
 
     def _wrapper(self) -> Callable[..., Any]:
         function = self._function
@@ -115,6 +152,10 @@ class Guard:
         if known is not None or not queue.captures(error):  # a guard within the call has captured it
             return known
         task_id = queue.new_id(self.name) if options.key is None else options.key(*args, **kwargs)
+        if self._needs_object:
+            args = args[1:]
+            if self._bound_to is None:
+                raise UnboundMethodError(self.name)
         given = queue.describe(
             task_id,
             self.name,
@@ -143,16 +184,30 @@ class Guard:
         return Captured(task_id)
 
 
+def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:
+    """Return what is called instead of a function. A static or class method stays one."""
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(Guard(queue, function.__func__, options).wrap())
+    return Guard(queue, function, options).wrap()
+
+
+def bind_method(queue: CaptureQueue, method: Callable[..., Any]) -> None:
+    """Let retries of a guarded method call it on the object that it is bound to here."""
+    guard = getattr(getattr(method, "__func__", None), _GUARD, None)
+    if not isinstance(guard, Guard):
+        raise InvalidInput(f"bind takes a guarded method of an object (thing.method), not {short_repr(method, 60)}")
+    guard.bind(queue, method.__self__)  # type: ignore[attr-defined]  # it has __func__
+
+
 def _check(function: Callable[..., Any], options: GuardOptions) -> None:
     if not callable(function) or isinstance(function, type):
         raise InvalidInput(f"a guard is for functions, not {short_repr(function, 60)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidInput(f"a guarded function returns once, and {function.__qualname__} yields")
-    first = next(iter(inspect.signature(function).parameters), "")
-    if first in ("self", "cls") and not inspect.ismethod(function):
+    if options.key is None and (inspect.ismethod(function) or _needs_object(function)):
         raise InvalidInput(
-            f"{function.__qualname__} is a method, and a retry has no object to call it on; guard a bound one: "
-            f"dlq.guard(name='…')(thing.method)"
+            f"{function.__qualname__} is a method, whose object is not captured: give a key, as in "
+            f"guard(key=lambda self, order: …), and call dlq.bind(thing.method) once, for retries"
         )
     if options.on_failure not in ("raise", "handle"):
         raise InvalidInput(f"on_failure is 'raise' or 'handle', not {options.on_failure!r:.40}")
@@ -160,6 +215,11 @@ def _check(function: Callable[..., Any], options: GuardOptions) -> None:
         raise InvalidInput(f"on_cancel is 'ignore' or 'capture', not {options.on_cancel!r:.40}")
     if options.timeout is not None and not _is_async(function):
         raise InvalidInput("timeout is for coroutine functions: a function in a thread cannot be ended from outside")
+
+
+def _needs_object(function: Callable[..., Any]) -> bool:
+    """Whether it is a method in its class, or a class method: one that a retry cannot call without an object."""
+    return not inspect.ismethod(function) and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from redrive.capture.captured_task import CALLBACK, STATUS_OF_ITEM
 from redrive.contract.item_calls import Complete
 from redrive.errors import InvalidPayload, RedriveError
 from redrive.model.duration import MINUTE, SECOND
+from redrive.model.exception import names_of_error
 from redrive.model.item import Item, Lease, Result, Status
 from redrive.model.judge import RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
@@ -26,6 +28,7 @@ from redrive.model.state_machine import Verb
 from redrive.task.context import Context
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
+from redrive.telemetry.metrics import HANDLER_SECONDS
 from redrive.worker.worker import worker_name
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ class ManualRetry:
         self.args: Sequence[Any] = ()
         self.kwargs: dict[str, Any] = {}
         self.function: Callable[..., Any]
+        self._began = 0.0
 
     @property
     def is_here(self) -> bool:
@@ -73,7 +77,7 @@ class ManualRetry:
     def _take(self, item: Item) -> Flow[None]:
         name = item.headers.get(TASK_HEADER, "")
         lease: Lease = yield from deliveries.lease_by_id(item.id, True, LEASE / SECOND, worker_name())
-        self._lease = lease
+        self._lease, self._began = lease, time.perf_counter()
         task = self._queue.app.tasks[name]
         self.function = task.function
         try:
@@ -126,6 +130,9 @@ class ManualRetry:
             except Exception as error:
                 return (yield from self.fail(error))
         yield from commit_call(Complete(self._lease.token, _result_of(value)))
+        was_exhausted = self._item is not None and self._item.status is Status.DEAD
+        self._observe("completed")
+        self._queue.monitor.succeeded(self._lease.id, self._lease.headers, was_exhausted=was_exhausted)
         return {"success": True, "task_id": self._task_id, "result": value, "message": "the task succeeded"}
 
     def fail(self, error: Exception) -> Flow[dict[str, Any]]:
@@ -136,6 +143,8 @@ class ManualRetry:
         left = max(0, (item.ready_at or 0) - self._queue.core.clock.now())
         verdict = None if item.status is Status.DEAD else RetryVerdict(left, Status.FAILED)
         settled = yield from settle.fail(self._queue.core, lease, error, False, verdict)
+        self._observe("failed")
+        self._queue.monitor.failed(lease.id, lease.headers, names_of_error(error)[0], is_exhausted=False)
         status = STATUS_OF_ITEM[settled.status or Status.DEAD]
         return {
             "success": False,
@@ -143,6 +152,11 @@ class ManualRetry:
             "error": str(error),
             "message": f"the retry failed; the task is {status} as before",
         }
+
+    def _observe(self, outcome: str) -> None:
+        if (meter := self._queue.core.meter) is not None and self._lease is not None:
+            labels = (self._queue.name, self._lease.headers.get(TASK_HEADER, ""), outcome)
+            meter.metrics.observe(HANDLER_SECONDS, labels, time.perf_counter() - self._began)
 
     def answer(self) -> dict[str, Any]:
         """Return why it is not run here."""

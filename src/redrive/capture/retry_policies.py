@@ -9,9 +9,10 @@ from typing import NamedTuple
 import msgspec
 
 from redrive.capture.capture_errors import UnknownPolicyError
-from redrive.capture.captured_task import ErrorCategory
+from redrive.capture.captured_task import POLICY_HEADER, ErrorCategory
 from redrive.errors import InvalidInput
 from redrive.model.duration import HOUR, MINUTE
+from redrive.model.item import Item
 from redrive.model.retry_policy import IMMEDIATE, NEVER, Backoff, BackoffKind
 from redrive.model.retry_policy import RetryPolicy as ItemRetry
 
@@ -55,6 +56,14 @@ BY_CATEGORY: Mapping[ErrorCategory, Treatment] = {
     ErrorCategory.PERMANENT: Treatment(CapturePolicy.NEVER, 0),
 }
 """What guarded calls get by the category of their error."""
+
+
+def policy_of_item(item: Item) -> str | None:
+    """Return the policy of a task. If its headers are hidden from the caller, by the delays of its item."""
+    if item.headers or item.overrides.retry is None:
+        return item.headers.get(POLICY_HEADER)
+    delay = msgspec.structs.replace(item.overrides.retry.delay, jitter=False)
+    return delay.function or next((name for name, backoff in BACKOFFS.items() if backoff == delay), None)
 
 
 def item_retry(treatment: Treatment, functions: Mapping[str, object], *, jitter: bool) -> ItemRetry:

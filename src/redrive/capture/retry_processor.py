@@ -16,6 +16,8 @@ from redrive.capture.calls import checked_result, is_failed_result
 from redrive.capture.captured_task import CALLBACK
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, DurationInput
+from redrive.model.failure import Failure
+from redrive.model.item import Settled
 from redrive.task.app import App
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, Release
@@ -59,6 +61,13 @@ class CallbackApp(App):
         self.callback: Callable[..., Any]
         """What runs tasks that name no function, once it is set."""
         self.is_failure: Callable[[Any], bool] = is_failed_result
+        self.time_limit: DurationInput | None = None
+        """How long one retry may take, unless the function has a limit."""
+
+    def on_retried(self, hook: Callable[[Context, Failure | None, Settled], None]) -> None:
+        """Call this after each retry of this process that completed or failed."""
+        self._declared_queue.hooks.on_failure(hook)
+        self._declared_queue.hooks.on_completed(hook)
 
     def knows(self, name: str) -> bool:
         """Whether a function has this name."""
@@ -67,8 +76,8 @@ class CallbackApp(App):
     def register(self, name: str, function: Callable[..., Any], time_limit: DurationInput | None = None) -> None:
         """Add a function. Raises InvalidInput if another one has that name."""
         options: dict[str, Any] = {"name": name}
-        if time_limit is not None:
-            options["time_limit"] = time_limit
+        if (limit := self.time_limit if time_limit is None else time_limit) is not None:
+            options["time_limit"] = limit
         self._declared_queue.task(**options)(function)
 
     def set_callback(
@@ -76,7 +85,6 @@ class CallbackApp(App):
         callback: Callable[..., Any],
         *,
         is_failure: Callable[[Any], bool] = is_failed_result,
-        time_limit: DurationInput | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Run tasks that name no function by this callback: callback(task, **extra).
@@ -93,13 +101,13 @@ class CallbackApp(App):
             async def retry_async(task: Any, extra: dict[str, Any]) -> Any:
                 return checked_result(await run(task, **extra), is_failure)
 
-            self.register(CALLBACK, retry_async, time_limit)
+            self.register(CALLBACK, retry_async)
             return
 
         def retry(task: Any, extra: dict[str, Any]) -> Any:
             return checked_result(run(task, **extra), is_failure)
 
-        self.register(CALLBACK, retry, time_limit)
+        self.register(CALLBACK, retry)
 
 
 class _AnyArguments(Arguments):
@@ -133,14 +141,19 @@ def _on_loop(callback: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
 
 def run_due_tasks(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
     """Run tasks that are due, until there are none, in this thread."""
-    Worker(app, broker=broker, queues=[queue], concurrency=concurrency).run(until_idle=True)
+    _worker(app, broker, queue, concurrency).run(until_idle=True)
+
+
+def _worker(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> Worker:
+    is_metered = broker._core.meter is not None
+    return Worker(app, broker=broker, queues=[queue], concurrency=concurrency, metrics=is_metered)
 
 
 class RetryProcessor:
     """Runs the worker in a thread, from `start` to `stop`."""
 
     def __init__(self, app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
-        self._worker = Worker(app, broker=broker, queues=[queue], concurrency=concurrency)
+        self._worker = _worker(app, broker, queue, concurrency)
         self._thread = threading.Thread(target=self._worker.run, name="redrive-capture", daemon=True)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Groups of commands, imported on first use: `redrive queue …` and `redrive dead …`."""
+"""Groups of commands, imported on first use: `redrive queue …`, `redrive dead …` and `redrive capture …`."""
 
 from __future__ import annotations
 
@@ -105,4 +105,26 @@ def dead() -> None:
     redrive dead groups                              causes, the most frequent first
     redrive dead show 7f3a90c1                       one item in full
     redrive dead redrive --group 51c2 --canary 5     bring a group back, five first
+    """
+
+
+CAPTURE_COMMANDS = {
+    "status": ("redrive.cli.commands.capture_inspect:status", "One screen: counts, causes, what to type next."),
+    "list": ("redrive.cli.commands.capture_inspect:list_", "Captured tasks, the newest first."),
+    "show": ("redrive.cli.commands.capture_inspect:show", "One task: what failed, why, and its next retry."),
+    "retry": ("redrive.cli.commands.capture_retry:retry", "Make tasks due now, or run them here with --app."),
+    "archive": ("redrive.cli.commands.capture_retry:archive", "Put exhausted tasks aside; they can be restored."),
+    "restore": ("redrive.cli.commands.capture_retry:restore", "Take tasks out of the archive."),
+    "templates": ("redrive.cli.commands.capture_inspect:templates", "Common failures, and what helps against each."),
+}
+
+
+@click.group(cls=LazyGroup, table=CAPTURE_COMMANDS)
+def capture() -> None:
+    """Calls that failed outside a queue, and were captured.
+
+    \b
+    redrive capture status                     what waits, what is exhausted, and why
+    redrive capture show wf_abc123             one task
+    redrive capture retry --exhausted          retry all that is exhausted
     """

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 COMMANDS = {
     "queue": ("redrive.cli.command_groups:queue", "Queues and what is in them: create, list, push, watch, pause…"),
     "dead": ("redrive.cli.command_groups:dead", "What died, why, and how it comes back."),
+    "capture": (
+        "redrive.cli.command_groups:capture",
+        "Calls that failed outside a queue: what was captured, what is exhausted, retry it.",
+    ),
     "operation": ("redrive.cli.commands.operation:operation", "Changes of many items: how they stand, cancel, resume."),
     "undo": ("redrive.cli.commands.operation:undo", "Take back a drop, a redrive, or a whole operation."),
     "work": ("redrive.cli.commands.work:work", "Run an app, a group of loops, or the workers of redrive.toml."),

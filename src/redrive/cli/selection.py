@@ -46,12 +46,16 @@ class GroupNotFound(NotFound):
         )
 
 
-def item_id(broker: Broker, typed: str) -> str:
-    """The id of the one item that begins so. A whole id is taken as it is: it may be one from before a move."""
+def item_id(broker: Broker, typed: str, queue: str | None = None) -> str:
+    """The id of the one item that begins so. A whole id is taken unchanged: it may be one from before a move.
+
+    queue: only items in this one.
+    """
     prefix = _checked("item", typed)
     if len(prefix) == _WHOLE:
         return prefix
-    found = broker.find(status="any", id_prefix=prefix, limit=_SHOWN).items
+    where: dict[str, Any] = {"id_prefix": prefix} if queue is None else {"id_prefix": prefix, "queue": queue}
+    found = broker.find(status="any", limit=_SHOWN, **where).items
     if not found:
         raise ItemNotFound(prefix)
     if len(found) > 1:

@@ -8,19 +8,29 @@ are, and nobody manages them any more; a setting that vanished has its default a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.flow import CommitCalls, Flow, run_query
-from redrive.broker.flows import queues
+from redrive.broker.flows import queues, registrations
 from redrive.broker.flows.queues import MAX_ROUNDS, ManagedSettings
+from redrive.capture.capture_queue import QUEUE_SETTINGS as CAPTURE_QUEUE
+from redrive.capture.capture_settings import SETTINGS_KIND
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
 from redrive.contract import Call
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Unregister, UpdateQueue
+from redrive.contract.admin_calls import (
+    CreateQueue,
+    DeleteQueue,
+    Register,
+    Registration,
+    Unregister,
+    UpdateQueue,
+    VersionConflict,
+)
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import ListQueues
 from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
@@ -33,7 +43,7 @@ if TYPE_CHECKING:
 
 ACTOR = FILE_NAME
 """Who changes settings, in the audit."""
-_OVERTAKEN = (StaleSettings, QueueExists, QueueNotFound)
+_OVERTAKEN = (StaleSettings, VersionConflict, QueueExists, QueueNotFound)
 """What a store answers where somebody changed, created or deleted a queue since it was read."""
 _log = events.logger("redrive.config")
 
@@ -78,6 +88,12 @@ class _Done(msgspec.Struct):
     rollback: list[Call] = []
     """What takes it back, the last of it last."""
 
+    @property
+    def result(self) -> ApplyResult:
+        """The outcome, each queue once."""
+        updated = self.updated - self.created - self.released
+        return ApplyResult(*(tuple(sorted(names)) for names in (self.created, updated, self.released)))
+
     def add(self, plan: _Plan, call: Call, back: Call | None, result: Any) -> None:
         """The store has carried out a call of a plan."""
         match call:
@@ -86,6 +102,12 @@ class _Done(msgspec.Struct):
             case UpdateQueue(name):
                 self.updated.add(name)
                 back = UpdateQueue(name, plan.present[name].settings, result.version, ACTOR)
+            case Register(kind=kind, name=name) if kind == SETTINGS_KIND:
+                self.updated.add(name)
+                if isinstance(back, Register):
+                    back = msgspec.structs.replace(back, version=result.version)
+            case Unregister(kind=kind, name=name) if kind == SETTINGS_KIND:
+                self.updated |= {name} if result else set()
             case Unregister(_, name):
                 self.released.add(name)
         if back is not None:
@@ -110,11 +132,12 @@ def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
         for _ in range(MAX_ROUNDS):
             present = {queue.name: queue for queue in (yield from run_query(ListQueues()))}
             managements = yield from queues.list_managed()
+            captures = yield from _list_captures()
             for name, each in managements.items():
                 managed_before.setdefault(name, set()).update(each.settings)
-            plan = _plan(core, config, present, managements, managed_before)
+            plan = _plan(core, config, present, managements, managed_before, captures)
             if (yield from _carry_out(core, config, plan, done)):
-                return ApplyResult(*(tuple(sorted(names)) for names in (done.created, done.updated, done.released)))
+                return done.result
         raise StoreFailed(core.store.name, f"queues of {config.file} changed {MAX_ROUNDS} times meanwhile")
     except RedriveError:
         yield from _put_back(done)
@@ -130,6 +153,7 @@ def _plan(
     present: Mapping[str, Queue],
     managements: Mapping[str, ManagedSettings],
     managed_before: Mapping[str, Collection[str]],
+    captures: Mapping[str, Registration],
 ) -> _Plan:
     wanted = _wanted(core, config, present, managed_before)
     _check_dead_queues(config, present, wanted)
@@ -154,7 +178,41 @@ def _plan(
     )
     calls += [queues.stop_managing(name) for name in released]
     backs += [queues.manage(name, managements[name]) for name in released]
+    for call, back in _capture_calls(config, captures):
+        calls.append(call)
+        backs.append(back)
     return _Plan(present, wanted, tuple(calls), tuple(backs))
+
+
+def _list_captures() -> Flow[dict[str, Registration]]:
+    """The settings of capture queues that are registered, by queue."""
+    return {each.name: each for each in (yield from registrations.list_registrations(SETTINGS_KIND))}
+
+
+def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterator[tuple[Call, Call]]:
+    """Register the settings of each capture queue, with the file; remove what this file had registered. With each call,
+    the one that undoes it."""
+    file = str(config.file)
+    wanted = {name: msgspec.json.encode({"file": file, **each}) for name, each in config.captures.items()}
+    for name, each in before.items():
+        if name not in wanted and _file_of(each.value) == file:
+            yield Unregister(SETTINGS_KIND, name), Register(SETTINGS_KIND, name, each.value)
+    for name, value in wanted.items():
+        known = before.get(name)
+        if known is None:
+            yield Register(SETTINGS_KIND, name, value, version=0), Unregister(SETTINGS_KIND, name)
+        elif known.value != value:
+            back = Register(SETTINGS_KIND, name, known.value)
+            yield Register(SETTINGS_KIND, name, value, version=known.version), back
+
+
+def _file_of(value: bytes) -> object:
+    """The file that registered settings; None if another program wrote them."""
+    try:
+        read = msgspec.json.decode(value)
+    except ValueError:
+        return None
+    return read.get("file") if isinstance(read, dict) else None
 
 
 def _wanted(
@@ -167,10 +225,11 @@ def _wanted(
     wanted: dict[str, QueueSettings] = {}
     problems = []
     for name, values in config.queues.items():
-        base = present[name].settings if name in present else QueueSettings()
+        usual = parse_settings(CAPTURE_QUEUE if name in config.captures else {})
+        base = present[name].settings if name in present else usual
         vanished = set(managed_before.get(name, ())) - values.keys()
         try:
-            settings = parse_settings(values, base=queues.without_settings(base, vanished))
+            settings = parse_settings(values, base=queues.without_settings(base, vanished, usual))
             wanted[name] = queues.normalize_dead_queue(core, settings)
         except InvalidInput as error:
             problems.append(_problem(config, name, error))
@@ -225,7 +284,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
     for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
         if isinstance(result, Queue):
             core.cache_queue(result)
-        if isinstance(result, RedriveError | StaleSettings):
+        if isinstance(result, RedriveError | StaleSettings | VersionConflict):
             refused.append((call, result))
         else:
             done.add(plan, call, back, result)

@@ -79,6 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreOptions
     queues: Mapping[str, Mapping[str, Any]] = {}
     """The settings of each queue, as they are written: those that are not there are not managed by the file."""
+    captures: Mapping[str, Mapping[str, Any]] = {}
+    """The settings that the file has for each capture queue. Each is among `queues` too."""
     workers: Mapping[str, WorkerOptions] = {}
     external: Mapping[str, ExternalOptions] = {}
     """Queues of the file that are external, by name."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from redrive.config.capture_tables import check_captures, read_captures
 from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, Config, ServerOptions, StoreOptions
 from redrive.config.line_numbers import KeyPath, LineIndex
 from redrive.config.ownership import find_exposure
@@ -31,7 +32,7 @@ from redrive.model.limits import DEFAULT_NAMESPACE, DEFAULT_URL
 from redrive.model.sqlite_url import absolute_sqlite_url
 
 MAX_FILE_BYTES = 1_048_576
-_KEYS = ("url", "namespace", "name", "stores", "queue", "worker", "server")
+_KEYS = ("url", "namespace", "name", "stores", "queue", "capture", "worker", "server")
 _FOREIGN_NAMES = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
@@ -131,12 +132,15 @@ def _read(
     tables = top.tables("queue")
     read = {queue: read_queue(table, folder, hidden) for queue, table in tables.items()}
     queues = {queue: settings for queue, (settings, _) in read.items()}
+    captures = read_captures(top.subtable("capture")) if "capture" in top.values else {}
+    check_captures(tables, captures, {queue: external for queue, (_, external) in read.items()})
     check_dead_queues(tables, queues, {*store.stores, *([store.name] if store.name else [])})
     workers = {each: read_worker(table, folder, hidden) for each, table in top.tables("worker").items()}
     return Config(
         file=file,
         store=store,
-        queues=queues,
+        queues={**queues, **{queue: {} for queue in captures if queue not in queues}},
+        captures=captures,
         workers={each: worker for each, worker in workers.items() if worker is not None},
         external={queue: external for queue, (_, external) in read.items() if external is not None},
         server=_server(top.subtable("server")),

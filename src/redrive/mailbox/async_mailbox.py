@@ -9,6 +9,7 @@ from typing import Any, Generic, Self, TypeVar
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
+from redrive.broker.flows import queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect_async
 from redrive.contract.item_calls import NewItem
@@ -88,7 +89,7 @@ class AsyncMailbox(Generic[T, R]):
         ignored.
         """
         await self._open()
-        with named_errors():
+        with named_errors:
             if self._body_type.is_a(DeadLetter):
                 letter = flows.import_letter(
                     self._core,
@@ -133,7 +134,7 @@ class AsyncMailbox(Generic[T, R]):
         if self._is_closed:
             return ()
         await self._open()
-        with named_errors():
+        with named_errors:
             delivered = await self._run(
                 flows.receive(self._core, self.name, self._body_type, max_messages, visibility, wait, self._worker)
             )
@@ -156,7 +157,7 @@ class AsyncMailbox(Generic[T, R]):
         acknowledged without a reply.
         """
         await self._open()
-        with named_errors():
+        with named_errors:
             item = self._message(
                 body,
                 keep_result=flows.result_timeout(timeout),
@@ -171,13 +172,13 @@ class AsyncMailbox(Generic[T, R]):
     async def approximate_count(self) -> int:
         """How many messages there are, visible and invisible ones."""
         await self._open()
-        with named_errors():
+        with named_errors:
             return await self._run(flows.count(self.name))
 
     async def purge(self, confirm: int) -> int:
         """Permanently delete all messages that no consumer holds. `confirm` is their number. Returns how many."""
         await self._open()
-        with named_errors():
+        with named_errors:
             return await self._run(flows.purge(self._core, self.name, confirm))
 
     async def close(self) -> None:
@@ -216,13 +217,13 @@ class AsyncMailbox(Generic[T, R]):
         if self._is_closed:
             raise MailboxClosedError(self.name)
         if not self._is_ready:
-            with named_errors():
-                await self._run(flows.ensure_queue(self._core, self.name, self._settings))
+            with named_errors:
+                await self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
 
     async def _check_exists(self) -> None:
         """Raise MailboxResolutionError if it does not exist."""
-        with named_errors():
+        with named_errors:
             await self._run(flows.check_address(self._core, self.name))
 
     async def _open_for_dead_letters(self) -> None:

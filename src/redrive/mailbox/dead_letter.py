@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from redrive.broker.validation import to_instant
-from redrive.clock import Instant
+from redrive.clock import Instant, to_datetime
 from redrive.contract.replies import REPLY_TO, REQUEST_ID, RESERVED_PREFIX
 from redrive.mailbox.mailbox_errors import InvalidParameterError, SerializationError
 from redrive.model.classify import ErrorClass
@@ -167,11 +167,6 @@ def _stated_failure(letter: DeadLetter[Any]) -> tuple[Failure, ...]:
     )
     fingerprint = letter.fingerprint or failure.fingerprint
     return (msgspec.structs.replace(failure, fingerprint=fingerprint, trace_id=letter.trace_id),)
-
-
-def to_datetime(at: Instant) -> datetime:
-    """Return an instant as a datetime in UTC, exact to the microsecond."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
 
 
 def qualified_name(type_name: str) -> str:

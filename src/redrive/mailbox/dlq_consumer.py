@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from redrive.clock import to_datetime
 from redrive.errors import InvalidInput, short_repr
-from redrive.mailbox.dead_letter import DeadLetter, to_datetime
+from redrive.mailbox.dead_letter import DeadLetter
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import ReceiptHandleExpiredError
 from redrive.mailbox.message import Message

@@ -11,7 +11,6 @@ import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import deliveries, manual_changes, settle
-from redrive.broker.flows import queues as queue_flows
 from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant
@@ -19,7 +18,7 @@ from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.queries import FindItems, GetLeasedItem, GetStats, Page
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
-from redrive.errors import ConfirmationMismatch, InvalidPayload, QueueExists, QueueNotFound
+from redrive.errors import ConfirmationMismatch, InvalidPayload
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of, item_of_letter
 from redrive.mailbox.loop_types import MainLoopRequest
@@ -71,17 +70,6 @@ def seconds(name: str, value: object, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise InvalidParameterError(name, value, f"a number of seconds from 0 to {most:,}")
     return round(value * SECOND)
-
-
-def ensure_queue(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
-    """Create the queue of a mailbox if it does not exist. One that exists keeps its settings."""
-    try:
-        yield from core.queue(name)
-    except QueueNotFound:
-        try:
-            yield from queue_flows.create(core, name, settings)
-        except QueueExists:  # another process was faster
-            yield from queue_flows.get(core, name)
 
 
 def check_address(core: Core, address: str) -> Flow[str]:
@@ -139,10 +127,9 @@ def receive(
     With visibility 0 they are released immediately, counted: their handles have expired.
     """
     end = core.clock.now() + wait
+    timeout = visibility or DEFAULT_VISIBILITY_SECONDS * SECOND
     while True:
-        pause = timedelta(microseconds=max(0, end - core.clock.now()))
-        timeout = timedelta(microseconds=visibility or DEFAULT_VISIBILITY_SECONDS * SECOND)
-        leases = yield from deliveries.lease(core, queue, limit, pause, timeout, worker)
+        leases = yield from deliveries.lease_checked(core, queue, limit, wait, timeout, worker)
         delivered: list[Delivered] = []
         for lease in leases:
             try:
@@ -157,6 +144,7 @@ def receive(
                 yield from settle.release(core, each.lease, 0, True, None)
         if delivered or not leases:
             return delivered
+        wait = max(0, end - core.clock.now())
 
 
 def _decode(body: BodyType[Any], lease: Lease) -> Flow[Any]:

@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
+from redrive.broker.flows import queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect
 from redrive.contract.item_calls import NewItem
@@ -89,7 +90,7 @@ class Mailbox(Generic[T, R]):
         ignored.
         """
         self._open()
-        with named_errors():
+        with named_errors:
             if self._body_type.is_a(DeadLetter):
                 letter = flows.import_letter(
                     self._core,
@@ -134,7 +135,7 @@ class Mailbox(Generic[T, R]):
         if self._is_closed:
             return ()
         self._open()
-        with named_errors():
+        with named_errors:
             delivered = self._run(
                 flows.receive(self._core, self.name, self._body_type, max_messages, visibility, wait, self._worker)
             )
@@ -157,7 +158,7 @@ class Mailbox(Generic[T, R]):
         acknowledged without a reply.
         """
         self._open()
-        with named_errors():
+        with named_errors:
             item = self._message(
                 body,
                 keep_result=flows.result_timeout(timeout),
@@ -172,13 +173,13 @@ class Mailbox(Generic[T, R]):
     def approximate_count(self) -> int:
         """How many messages there are, visible and invisible ones."""
         self._open()
-        with named_errors():
+        with named_errors:
             return self._run(flows.count(self.name))
 
     def purge(self, confirm: int) -> int:
         """Permanently delete all messages that no consumer holds. `confirm` is their number. Returns how many."""
         self._open()
-        with named_errors():
+        with named_errors:
             return self._run(flows.purge(self._core, self.name, confirm))
 
     def close(self) -> None:
@@ -217,13 +218,13 @@ class Mailbox(Generic[T, R]):
         if self._is_closed:
             raise MailboxClosedError(self.name)
         if not self._is_ready:
-            with named_errors():
-                self._run(flows.ensure_queue(self._core, self.name, self._settings))
+            with named_errors:
+                self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
 
     def _check_exists(self) -> None:
         """Raise MailboxResolutionError if it does not exist."""
-        with named_errors():
+        with named_errors:
             self._run(flows.check_address(self._core, self.name))
 
     def _open_for_dead_letters(self) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -114,23 +111,34 @@ _NAMED: tuple[tuple[type[RedriveError], type[MailboxError]], ...] = (
 )
 
 
-@contextmanager
-def named_errors() -> Iterator[None]:
-    """Raise errors of the broker under their names here, with the same text and fields."""
-    try:
-        yield
-    except MailboxError:
-        raise
-    except TaskFailed as error:
-        raise RequestFailedError(error.task, error.id, error.reason, error.title, error.failure) from error
-    except ResultTimeout as error:
-        raise RequestTimeoutError(error.task, error.id, error.timeout) from error
-    except ResultNotKept as error:
-        raise ReplyMissingError(error.task, error.id) from error
-    except RedriveError as error:
-        for kind, name in _NAMED:
-            if isinstance(error, kind):
-                named = name.__new__(name, *error.args)
-                named.__dict__.update(error.__dict__)
+class _NamedErrors:
+    """Raises errors of the broker under their names here, with the same text and fields. It has no state: a generator
+    for each call would cost more than all else that a mailbox adds to it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, RedriveError) and not isinstance(error, MailboxError):
+            named = _named(error)
+            if named is not None:
                 raise named from error
-        raise
+
+
+def _named(error: RedriveError) -> RedriveError | None:
+    match error:
+        case TaskFailed():
+            return RequestFailedError(error.task, error.id, error.reason, error.title, error.failure)
+        case ResultTimeout():
+            return RequestTimeoutError(error.task, error.id, error.timeout)
+        case ResultNotKept():
+            return ReplyMissingError(error.task, error.id)
+    for kind, name in _NAMED:
+        if isinstance(error, kind):
+            named = name.__new__(name, *error.args)
+            named.__dict__.update(error.__dict__)
+            return named
+    return None
+
+
+named_errors = _NamedErrors()

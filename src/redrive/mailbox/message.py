@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from redrive.clock import to_datetime
 from redrive.contract.replies import REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.mailbox import flows
-from redrive.mailbox.dead_letter import to_datetime
 from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, Delivered, seconds
 from redrive.mailbox.mailbox_errors import (
     MessageFinalizedError,
@@ -125,7 +125,7 @@ class Message(Generic[T, R]):
         """
         self._check_handle()
         body = self._result if reply is None else self._mailbox._reply_type.encode(reply)
-        with named_errors():
+        with named_errors:
             self._mailbox._run(flows.acknowledge(self._mailbox._core, self._lease, body))
         self._is_finalized = self._is_completed = True
 
@@ -133,7 +133,7 @@ class Message(Generic[T, R]):
         """Give the message back: it is delivered again after `visibility_timeout` seconds, and this delivery counts."""
         delay = seconds("visibility_timeout", visibility_timeout, MAX_VISIBILITY_SECONDS)
         self._check_handle()
-        with named_errors():
+        with named_errors:
             self._mailbox._run(flows.nack(self._mailbox._core, self._lease, delay))
         self._is_finalized = True
 
@@ -141,7 +141,7 @@ class Message(Generic[T, R]):
         """Hold the message for `timeout` seconds from now."""
         visibility = seconds("timeout", timeout, MAX_VISIBILITY_SECONDS)
         self._check_handle()
-        with named_errors():
+        with named_errors:
             self._mailbox._run(flows.extend(self._lease, visibility))
 
     def reply(self, body: R) -> None:
@@ -156,7 +156,7 @@ class Message(Generic[T, R]):
         if flows.is_awaited(self._lease):
             self._result = encoded
         if REPLY_TO in self._lease.headers:
-            with named_errors():
+            with named_errors:
                 self._mailbox._run(flows.reply(self._mailbox._core, self._lease, encoded))
         elif self._result is None:
             raise ReplyNotAvailableError(self.id)
@@ -164,21 +164,21 @@ class Message(Generic[T, R]):
     def _fail(self, error: Exception, verdict: Verdict | None) -> None:
         """Record a failure of its handler. Without a verdict the settings of the queue decide."""
         self._check_handle()
-        with named_errors():
+        with named_errors:
             self._mailbox._run(flows.fail(self._mailbox._core, self._lease, error, verdict))
         self._is_finalized = True
 
     def _return(self) -> None:
         """Return it: it was not handled, and this delivery does not count."""
         self._check_handle()
-        with named_errors():
+        with named_errors:
             self._mailbox._run(flows.return_(self._mailbox._core, self._lease))
         self._is_finalized = True
 
     def _replay_or_discard(self, is_replay: bool) -> None:
         """Redrive or remove a dead letter."""
         self._check_handle()
-        with named_errors():
+        with named_errors:
             self._mailbox._run(flows.replay_or_discard(self._mailbox._core, self._lease, is_replay))
         self._is_finalized = self._is_completed = True
 

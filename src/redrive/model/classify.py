@@ -92,12 +92,13 @@ def _rule_matches(rule: ErrorRule, error_type: str, bases: tuple[str, ...], stat
         return False
     if rule.status_codes and status_code not in rule.status_codes:
         return False
-    return not rule.contains or _has_phrases(text, rule.contains)
+    words = spaced_words(text) if rule.contains else ""
+    return all(spaced_words(phrase) in words for phrase in rule.contains)
 
 
-def _has_phrases(text: str, phrases: tuple[str, ...]) -> bool:
-    spaced = _spaced(tokenize(text[:MAX_CLASSIFIED_CHARS]))
-    return all(_spaced(tokenize(phrase)) in spaced for phrase in phrases)
+def spaced_words(text: str) -> str:
+    """Return the words of a text, or of a phrase to find in it, with a space around each."""
+    return _spaced(tokenize(text[:MAX_CLASSIFIED_CHARS]))
 
 
 def _spaced(words: list[str]) -> str:

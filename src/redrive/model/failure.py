@@ -15,6 +15,7 @@ import msgspec
 
 from redrive.model.classify import ErrorClass, ErrorRule, class_of_type, classify, names_of, type_matches
 from redrive.model.duration import MAX_DURATION, Duration
+from redrive.model.error_attributes import status_code_of
 from redrive.model.exception import (
     MAX_BASES,
     describe_variables,
@@ -22,7 +23,6 @@ from redrive.model.exception import (
     group_members,
     names_of_error,
     plain_name,
-    safe_getattr,
     safe_str,
 )
 from redrive.model.fingerprint import fingerprint, frame_location, frames_of, normalise_text
@@ -293,19 +293,7 @@ def _class_of(
     if not rules and (known := class_of_type((type_name, *bases))):
         return known
     errno = error.errno if isinstance(error, OSError) else None
-    return classify(type_name, bases, _status_of(error), text, rules, errno if isinstance(errno, int) else None)
-
-
-def _status_of(error: BaseException) -> int | None:
-    """The HTTP status an error carries, where the well-known clients keep it."""
-    if isinstance(error, SystemExit):
-        return None
-    for owner in (error, safe_getattr(error, "response")):
-        for name in ("status_code", "status", "code"):
-            status = safe_getattr(owner, name)
-            if type(status) is int and 100 <= status <= 599:
-                return status
-    return None
+    return classify(type_name, bases, status_code_of(error), text, rules, errno if isinstance(errno, int) else None)
 
 
 def _is_a(error: BaseException, type_name: str, bases: tuple[str, ...], final: type[BaseException] | str) -> bool:

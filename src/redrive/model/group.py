@@ -12,7 +12,7 @@ from redrive.model.duration import HOUR
 from redrive.model.ids import ItemId
 from redrive.model.text import format_counts, format_instant, join_lines
 
-_ADVICE = {
+ADVICE = {
     ErrorClass.TRANSIENT: "It will probably succeed later: redrive the group, slowly, once the other side is well.",
     ErrorClass.NETWORK: "Check that the other side answers, then redrive the group, a few items first.",
     ErrorClass.RESOURCE: "Make room first (memory, disk, quota), then redrive the group with a rate.",
@@ -21,6 +21,7 @@ _ADVICE = {
     ErrorClass.PERMANENT: "Look at one traceback; once a fix is deployed, redrive a few items, then the rest.",
     ErrorClass.POISON: "It kills its workers or cannot be read: do not redrive before the cause is known.",
 }
+"""What usually helps against a class of errors."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Group(msgspec.Struct, frozen=True):
     @property
     def advice(self) -> str:
         """What usually helps against this class of errors."""
-        return _ADVICE[self.error_class]
+        return ADVICE[self.error_class]
 
 
 def hour_of(at: Instant) -> Instant:

@@ -33,6 +33,7 @@ _TAGS = {
     "items": "Single items, as they are kept.",
     "dead": "What died, why, and how it comes back.",
     "operations": "Changes of many items.",
+    "capture": "Tasks that failed outside a queue.",
     "feed": "What happens.",
     "audit": "Who changed what.",
     "workers": "Who works.",

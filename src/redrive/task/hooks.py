@@ -25,6 +25,7 @@ class Hooks:
         self._before = before
         self._failure: list[Hook] = []
         self._dead: list[Hook] = []
+        self._completed: list[Hook] = []
 
     def on_failure(self, hook: _Hook) -> _Hook:
         """Call it after each failure, whether the item is tried again or dead."""
@@ -36,17 +37,27 @@ class Hooks:
         self._dead.append(_checked(hook))
         return hook
 
+    def on_completed(self, hook: _Hook) -> _Hook:
+        """Call it after each completion."""
+        self._completed.append(_checked(hook))
+        return hook
+
     def __bool__(self) -> bool:
         return bool(self._failure or self._dead or self._before)
 
-    def call(self, context: Context, failure: Failure | None, settled: Settled) -> None:
-        """The delivery did not complete, and that is committed. An error in a hook is logged and changes nothing."""
+    @property
+    def has_completed(self) -> bool:
+        """Whether completions are reported to any of them."""
+        return bool(self._completed) or (self._before is not None and self._before.has_completed)
+
+    def call(self, context: Context, failure: Failure | None, settled: Settled, *, is_completed: bool = False) -> None:
+        """The delivery ended, and that is committed. An error in a hook is logged and changes nothing."""
         if self._before is not None:
-            self._before.call(context, failure, settled)
+            self._before.call(context, failure, settled, is_completed=is_completed)
         hooks = list(self._failure) if failure is not None else []
         if settled.dead_reason is not None:
             hooks += self._dead
-        for hook in hooks:
+        for hook in self._completed if is_completed else hooks:
             try:
                 hook(context, failure, settled)
             except KeyboardInterrupt:

@@ -106,12 +106,16 @@ LETTER_HANDLER_SECONDS = Metric(
     _HANDLER_SECONDS,
 )
 
+CAPTURE_EVENTS = _counter("capture_events", ("queue", "event"), "What this program did to tasks of a capture queue.")
+CAPTURE_ALERTS = _counter("capture_alerts", ("queue", "alert"), "Alerts of a capture queue that fired in this program.")
+CAPTURE_UTILIZATION = _gauge("capture_utilization", ("queue",), "The share of max_size that a capture queue holds.")
+
 QUEUE_ITEMS = _gauge("queue_items", ("queue", "status"), "Items in each status, in the whole store.")
 QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in the queue, in the whole store.")
 QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
 QUEUE_EVENTS = _counter("queue_events", ("queue", "event"), "What happened in the queue, in the whole store.")
 
-STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST})
+STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST, CAPTURE_UTILIZATION})
 """What every broker on a store reads from it: two of them report the same, and it does not add up."""
 
 HTTP_REQUESTS = _counter("http_requests", ("call", "status"), "Requests that a server answered, by call and status.")
@@ -159,6 +163,9 @@ METRICS: tuple[Metric, ...] = (
     LETTERS_HANDLED,
     LETTER_AGE_SECONDS,
     LETTER_HANDLER_SECONDS,
+    CAPTURE_EVENTS,
+    CAPTURE_ALERTS,
+    CAPTURE_UTILIZATION,
 )
 """All of them."""
 
@@ -224,6 +231,11 @@ class Metrics:
         """Count."""
         with self.lock:
             self._counts[metric][labels] += count
+
+    def set(self, metric: Metric, labels: Labels, value: float) -> None:
+        """Set a gauge that no source reports."""
+        with self.lock:
+            self._counts[metric][labels] = value
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
         """Put a value into a histogram."""

@@ -59,10 +59,10 @@ MOST_WAITING = 10_000
 
 
 class HookCaller:
-    """Tells hooks what became of deliveries that did not complete, one after the other."""
+    """Calls hooks after deliveries ended, one after the other."""
 
     def __init__(self) -> None:
-        self._calls: queue.Queue[tuple[Job, Failure | None, Settled] | None] = queue.Queue(MOST_WAITING)
+        self._calls: queue.Queue[tuple[Job, Failure | None, Settled, bool] | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="redrive-hooks", daemon=True)
 
     def start(self) -> None:
@@ -72,7 +72,12 @@ class HookCaller:
     def call(self, job: Job, failure: Failure | None, settled: Settled) -> None:
         """A delivery ended otherwise than by completion, and that is committed."""
         if job.task is not None and job.task.hooks:
-            self._calls.put((job, failure, settled))
+            self._calls.put((job, failure, settled, False))
+
+    def completed(self, job: Job, settled: Settled) -> None:
+        """A delivery completed, and that is committed."""
+        if job.task is not None and job.task.hooks.has_completed:
+            self._calls.put((job, None, settled, True))
 
     def close(self) -> None:
         """Stop, after those that wait."""
@@ -82,9 +87,9 @@ class HookCaller:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            job, failure, settled = call
+            job, failure, settled, is_completed = call
             assert job.task is not None
             try:
-                job.task.hooks.call(Context(job.lease, job.task), failure, settled)
+                job.task.hooks.call(Context(job.lease, job.task), failure, settled, is_completed=is_completed)
             except BaseException:  # KeyboardInterrupt, say: without this thread, ends of deliveries would wait for ever
                 _log.exception("hook_failed", item=job.lease.id, queue=job.lease.queue, task=job.task.name)

@@ -225,6 +225,7 @@ class Worker:
                 self._refused(job, settled)
         elif isinstance(end, Completed):
             self._completed += 1
+            self._hooks.completed(job, settled)
         elif not isinstance(end, Returned):
             self._not_completed += 1
             failure = getattr(end, "failure", None)

@@ -137,8 +137,14 @@ def lease(
     check_integer("limit", limit, 1, MAX_BATCH)
     timeout = None if lease_timeout is None else check_positive("lease_timeout", lease_timeout)
     worker = None if worker is None else check_label("worker", worker)
-    pause = parse_duration(wait, "wait")
-    until = core.clock.now() + pause if pause else None
+    return lease_checked(core, queue, limit, parse_duration(wait, "wait"), timeout, worker)
+
+
+def lease_checked(
+    core: Core, queue: str, limit: int, wait: int, timeout: int | None, worker: str | None
+) -> Flow[list[Lease]]:
+    """The same with arguments that are checked; durations in microseconds."""
+    until = core.clock.now() + wait if wait else None
     ignore_overdue = waited = woken = False
     sweeps = 0
     try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, raise_if_refused, run_query
+from redrive.broker.flows.registrations import CAPTURE_KIND
 from redrive.broker.validation import check_texts
 from redrive.contract.admin_calls import (
     CreateQueue,
@@ -27,7 +28,15 @@ from redrive.contract.admin_calls import (
 )
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations, ListStats
-from redrive.errors import InvalidInput, InvalidSetting, QueueNotFound, RedriveError, StoreFailed, short_repr
+from redrive.errors import (
+    InvalidInput,
+    InvalidSetting,
+    QueueExists,
+    QueueNotFound,
+    RedriveError,
+    StoreFailed,
+    short_repr,
+)
 from redrive.model.dead_queue import remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
@@ -73,9 +82,15 @@ def stop_managing(queue: str) -> Unregister:
 
 
 def release_queue(queue: str) -> Flow[bool]:
-    """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did."""
-    released: bool = yield from commit_call(stop_managing(check_name("queue", queue)))
-    return released
+    """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did.
+
+    What the file registered for a capture queue is removed too: no other program could change it.
+    """
+    name = check_name("queue", queue)
+    results = yield CommitCalls((stop_managing(name), Unregister(CAPTURE_KIND, name)))
+    for result in results:
+        raise_if_refused(result)
+    return any(results)
 
 
 def check_update(queue: str, management: ManagedSettings | None, before: QueueSettings, after: QueueSettings) -> None:
@@ -93,9 +108,11 @@ def check_delete(queue: str, management: ManagedSettings | None) -> None:
         raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
 
 
-def without_settings(settings: QueueSettings, names: Iterable[str]) -> QueueSettings:
+def without_settings(
+    settings: QueueSettings, names: Iterable[str], defaults: QueueSettings | None = None
+) -> QueueSettings:
     """Settings in which these have their defaults again."""
-    defaults = QueueSettings()
+    defaults = defaults or QueueSettings()
     return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
 
 
@@ -200,6 +217,17 @@ def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
         yield from unlink_dead_queue(core, name, remote_dead_queues(wanted))
         raise
     return queue
+
+
+def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
+    """Create a queue if it does not exist. One that exists keeps its settings."""
+    try:
+        yield from core.queue(name)
+    except QueueNotFound:
+        try:
+            yield from create(core, name, settings)
+        except QueueExists:  # another process was faster
+            yield from get(core, name)
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:

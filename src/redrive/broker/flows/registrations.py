@@ -19,6 +19,8 @@ WORKER_KIND = "worker"
 """The kind of registrations of workers."""
 CLAIMED = "taken"
 """The kind of registrations of objects that a worker has claimed from an external queue, by QUEUE/DIGEST."""
+CAPTURE_KIND = "capture"
+"""The kind of registrations of settings that a config file has for capture queues, by queue."""
 TIMEOUT = 30 * SECOND
 """A worker without a heartbeat for this long counts as gone."""
 _decode = msgspec.json.Decoder(WorkerInfo).decode

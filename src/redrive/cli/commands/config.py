@@ -120,10 +120,12 @@ def check(file: Path | None) -> None:
     problems = missing_programs(found, found.workers)
     if problems:
         raise found.invalid(*problems)
-    external = f", {len(found.external)} of them external" if found.external else ""
-    counts = f"{pluralize(len(found.queues), 'queue')}{external}, {pluralize(len(found.workers), 'worker')}"
+    special = {"external": found.external, "for capture": found.captures}
+    kinds = [f"{len(queues)} of them {kind}" for kind, queues in special.items() if queues]
+    counts = ", ".join([pluralize(len(found.queues), "queue"), *kinds, pluralize(len(found.workers), "worker")])
     if as_json():
-        print_json({"file": str(found.file), "queues": len(found.queues), "workers": len(found.workers)})
+        numbers = {name: len(getattr(found, name)) for name in ("queues", "captures", "workers")}
+        print_json({"file": str(found.file), **numbers})
     else:
         print_line(f"{shown_file(found.file)} is right: {counts}")
 
@@ -142,9 +144,10 @@ def show(file: Path | None) -> None:
     for name, url in found.store.stores.items():
         print_line(f"store      {name}: {redact_url(url)}")
     print_line()
-    rows = [(name, key, _shown(value)) for name, settings in found.queues.items() for key, value in settings.items()]
-    rows += [(name, "(nothing set)", "") for name, settings in found.queues.items() if not settings]
-    table({"queue": "~", "setting": "<", "value": "~"}, rows)
+    _print_settings("queue", {name: each for name, each in found.queues.items() if each or name not in found.captures})
+    if found.captures:
+        print_line()
+        _print_settings("capture", found.captures)
     if found.workers:
         print_line()
         columns = {"worker": "~", "queue": "~", "concurrency": ">", "timeout": ">", "run": "~"}
@@ -199,6 +202,12 @@ def _load(file: Path | None, *, needs_store: bool = True) -> Config:
     return project_config(path, needs_store=needs_store)
 
 
+def _print_settings(heading: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = [(name, key, _shown(value)) for name, settings in found.items() for key, value in settings.items()]
+    rows += [(name, "(nothing set)", "") for name, settings in found.items() if not settings]
+    table({heading: "~", "setting": "<", "value": "~"}, rows)
+
+
 def _worker_row(found: Config, name: str) -> tuple[object, ...]:
     worker = found.workers[name]
     timeout = "" if worker.run.timeout is None else format_duration(worker.run.timeout)
@@ -225,6 +234,7 @@ def _form(found: Config) -> dict[str, Any]:
         "name": found.store.name,
         "stores": {name: redact_url(url) for name, url in found.store.stores.items()},
         "queues": found.queues,
+        "captures": found.captures,
         "external": {
             name: {
                 "list": each.list.argv,

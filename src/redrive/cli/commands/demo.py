@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from redrive.cli.common_options import as_json, command, get_option
 from redrive.cli.output import print_json, print_line
@@ -24,8 +26,12 @@ QUEUES = ("orders-dead", "orders", "mails")
 
 
 @command("demo", short_help="Make a store with trouble in it, to practise on.")
-def demo() -> None:
+@click.argument("what", required=False, type=click.Choice(["capture"]), metavar="[capture]")
+def demo(what: str | None) -> None:
     """Make a store with trouble in it, to practise on: 140 orders and mails, of which 110 died of three causes.
+
+    With `capture`, calls of a service that fails are captured and retried while you watch, and one command brings the
+    rest back.
 
     It is a new file in a temporary folder, whatever the environment says; with --url it is the store that you name,
     which must not have queues of the same names.
@@ -35,12 +41,13 @@ def demo() -> None:
         place = StoreTarget(f"sqlite:///{folder / 'demo.db'}", DEFAULT_NAMESPACE, "demo")
     else:
         place = find_target()
+    if what is not None:
+        from redrive.cli.commands.demo_capture import run
+
+        run(place)
+        return
     with open_place(place, create=True) as broker:
-        taken = {queue.name for queue in broker.list_queues()} & set(QUEUES)
-        if taken:
-            raise Refused(
-                f"there are queues called {' and '.join(sorted(taken))} already; name a store that is new with --url"
-            )
+        check_new(broker, QUEUES)
         fill(broker)
         top = broker.groups()[0]
         queues = {stats.queue: stats.dead_letters for stats in broker.list_stats(QUEUES)}
@@ -62,6 +69,15 @@ def demo() -> None:
     print_line(f"  redrive dead redrive --group {top.fingerprint[:8]} --rate 50/s --note 'the gateway is back'")
     print_line("  redrive queue list")
     print_line("  redrive audit")
+
+
+def check_new(broker: Broker, queues: Iterable[str]) -> None:
+    """Raise Refused if the store has queues of these names."""
+    taken = {queue.name for queue in broker.list_queues()} & set(queues)
+    if taken:
+        raise Refused(
+            f"there are queues called {' and '.join(sorted(taken))} already; name a store that is new with --url"
+        )
 
 
 def fill(broker: Broker) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from redrive.auth.permissions import CONSUME, MANAGE, READ, SEES_QUEUES
+from redrive.auth.permissions import CAPTURE, CONSUME, MANAGE, READ, SEES_QUEUES
+from redrive.broker.flows.registrations import CAPTURE_KIND
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.broker.redaction import Redaction, queues_of, redaction_for
 from redrive.contract.admin_calls import Registration, SetOperation, StartOperation, StepOperation
@@ -163,6 +164,8 @@ def _registrations(
 
 def _concerns(request: Request, registration: Registration) -> bool:
     """Whether a worker, a periodic task or the settings of a queue are about a queue of the caller's."""
+    if registration.kind == CAPTURE_KIND:
+        return resource_authorization.may(request, (READ, CAPTURE, MANAGE), registration.name)
     if registration.kind != WORKER:
         return resource_authorization.may(request, (READ, CONSUME, MANAGE), registration.name.partition("/")[0])
     try:

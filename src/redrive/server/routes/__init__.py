@@ -9,6 +9,7 @@ from redrive.server.broker_pool import BrokerPool
 from redrive.server.route import Route
 from redrive.server.routes import (
     activity,
+    captured_tasks,
     dead_letters,
     items,
     leases,
@@ -30,6 +31,7 @@ ROUTES: tuple[Route, ...] = (
     *produce.IMPORT_ROUTES,
     *dead_letters.ROUTES,
     *operations.ROUTES,
+    *captured_tasks.ROUTES,
     *activity.ROUTES,
 )
 """Those that need nothing but the broker of their namespace."""

@@ -153,7 +153,7 @@ def _check_together(item: RetriedItem) -> None:
 
 async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ...], queue: str) -> Settled:
     core, token = request.broker._core, Token(item.token)
-    error = None if item.error is None else _failure(item.error, rules, final=item.final)
+    error = None if item.error is None else failure_of_report(item.error, rules, final=item.final)
     if item.dead:
         flow = settle.bury(core, token, item.note, error, queue)
     elif error is not None:
@@ -163,7 +163,8 @@ async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ..
     return await request.broker._run(flow)
 
 
-def _failure(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool) -> Failure:
+def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool) -> Failure:
+    """What went wrong, from what a caller reported."""
     report = ErrorReport(text=error) if isinstance(error, str) else error
     failure = failure_from_fields(
         report.type,

@@ -174,7 +174,7 @@ def walk(
     low, high = 0, MAX_NUMBER if up_to is None else up_to
     if after is not None:
         low, high = (low, min(high, after - 1)) if newest else (after + 1, high)
-    if where.since is not None and where.status is not None and executor.sequence_is_time_ordered:
+    if where.since is not None and _ends_with_time(where) and executor.sequence_is_time_ordered:
         low = max(low, min(where.since * NUMBERS_PER_MICROSECOND, MAX_NUMBER))
     course = _SearchPlan(executor, scope, where, queue, low, high, newest)
     if where.ids is not None:
@@ -185,6 +185,12 @@ def walk(
         if len(changed) <= MAX_EXAMINED:
             return course.listed(set(changed))
     return course.dead_letters() if where.is_for_dead_letters else course.items()
+
+
+def _ends_with_time(where: Filter) -> bool:
+    """Whether nothing that matches has a position from before `since`: an item that is active, or leaves for another
+    store, may have died long after it was put."""
+    return where.is_for_dead_letters or where.status in (Status.PENDING, Status.FAILED, Status.COMPLETED)
 
 
 class _SearchPlan(NamedTuple):

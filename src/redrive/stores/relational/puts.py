@@ -95,17 +95,25 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
 
 
 def put_batch(
-    batch: Batch, calls: Sequence[Put], leaving: int | None = None, completes: int | None = None
+    batch: Batch,
+    calls: Sequence[Put],
+    leaving: int | None = None,
+    completes: int | None = None,
+    *,
+    passing: bool = False,
 ) -> list[tuple[Receipt, ...]]:
     """Execute all of these calls, which bring no failures, or none. Raises the first refusal before writing.
 
     `leaving` is the key of the queue that an item leaves in the same transaction, which makes room there; `completes`
-    the number of the item if it is completed, which frees its idempotency key.
+    the number of the item if it is completed, which frees its idempotency key. What is `passing` leaves its queue in
+    the same transaction, so that the limits of the queue do not apply.
     """
     merged: dict[str, tuple[NewItem, ...]] = {}
     for call in calls:
         merged[call.queue] = merged.get(call.queue, ()) + call.items
-    checked = [_check(batch, Put(queue, items), False, leaving, completes) for queue, items in merged.items()]
+    checked = [
+        _check(batch, Put(queue, items), False, leaving, completes, passing=passing) for queue, items in merged.items()
+    ]
     groups: _InsertBatches = {}
     receipts = [_write(batch, each, groups) for each in checked]
     _write_insert_batches(batch, groups)
@@ -113,7 +121,13 @@ def put_batch(
 
 
 def _check(
-    batch: Batch, call: Put, alone: bool = True, leaving: int | None = None, completes: int | None = None
+    batch: Batch,
+    call: Put,
+    alone: bool = True,
+    leaving: int | None = None,
+    completes: int | None = None,
+    *,
+    passing: bool = False,
 ) -> _CheckedPut:
     """Check a put call; raises its refusal. Only a put `alone`, not part of another call, brings failures."""
     row = batch.queue(call.queue)
@@ -121,7 +135,7 @@ def _check(
     groups: set[_InsertBatch | None] = set()
     born_dead: list[int] = []
     for position, item in enumerate(call.items):
-        if len(item.payload) > largest:
+        if len(item.payload) > largest and not passing:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
         if not item.is_plain:
             check_failure(item, alone=alone)
@@ -133,7 +147,8 @@ def _check(
     group = groups.pop() if len(groups) == 1 else None
     known = find_known(batch, row, call.items, completes) if group is None else {}
     adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
-    check_max_size(batch, row, adding, leaving=int(leaving == row.key))
+    if not passing:
+        check_max_size(batch, row, adding, leaving=int(leaving == row.key))
     return _CheckedPut(row, call.items, group, known)
 
 
@@ -152,6 +167,8 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
             _write_insert_batches(batch, groups)
         return receipts
     written: dict[str, ItemId] = {}
+    # Before a failure of one of them moves an item to a dead queue, which takes a number too.
+    new_ids = {position: batch.allocate_id() for position in range(len(items)) if position not in put.known}
     for position, item in enumerate(items):
         if (known := put.known.get(position)) is not None:
             id = known.id or written.get(item.source_id or "") or written[item.idempotency_key or ""]
@@ -159,7 +176,7 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
             if item.failure is not None and not known.ignored:
                 _add_failure(batch, row, id, item)
         else:
-            id = _write_with_options(batch, row, item)
+            id = _write_with_options(batch, row, item, *new_ids[position])
             receipts[position] = Receipt(id)
             written.update({key: id for key in (item.source_id, item.idempotency_key) if key is not None})
     return receipts
@@ -205,10 +222,9 @@ def _write_plain(
             feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
-def _write_with_options(batch: Batch, row: QueueRow, item: NewItem) -> ItemId:
-    """Insert an item with options."""
+def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, id: ItemId) -> ItemId:
+    """Insert an item with options under an id that was allocated for it."""
     now = batch.now
-    number, id_suffix, id = batch.allocate_id()
     ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
     enqueue_at = None if ready_at == now else ready_at
     content_type = None if item.content_type == JSON else item.content_type

@@ -91,9 +91,9 @@ def _try(batch: Batch, context: ReplyContext, new: NewItem, settled: Settled) ->
 def _send(batch: Batch, context: ReplyContext, new: NewItem) -> Receipt:
     """Put a reply; one for another store into the queue of the context, from which it moves there."""
     address = reply_address(context.headers)
-    leaving = batch.by_name[context.queue].key if is_remote(address) else None  # it does not stay there
-    ((receipt,),) = put_batch(batch, (Put(context.queue if is_remote(address) else address, (new,)),), leaving)
-    if is_remote(address):
+    moves = is_remote(address)
+    ((receipt,),) = put_batch(batch, (Put(context.queue if moves else address, (new,)),), passing=moves)
+    if moves:
         item_row = find_by_id(batch, receipt.id)
         assert item_row is not None, "it was just put"
         start_move(

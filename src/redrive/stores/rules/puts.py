@@ -73,14 +73,22 @@ class _Step(NamedTuple):
 class PutPlan:
     """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `apply` cannot fail.
 
-    Only puts that are `alone`, and no part of another call, bring failures.
+    Only puts that are `alone`, and no part of another call, bring failures. What is `passing` leaves its queue in the
+    same transaction, so that the limits of the queue do not apply.
     """
 
     def __init__(
-        self, state: State, *, alone: bool = False, leaving: str | None = None, completes: Record | None = None
+        self,
+        state: State,
+        *,
+        alone: bool = False,
+        passing: bool = False,
+        leaving: str | None = None,
+        completes: Record | None = None,
     ) -> None:
         self._state = state
         self._alone = alone
+        self._passing = passing
         self._completes = completes
         self._steps: list[_Step] = []
         self._growth: defaultdict[str, int] = defaultdict(int)
@@ -96,7 +104,7 @@ class PutPlan:
         queue = self._state.queue(put.queue)
         adding = sum(self._add(queue, new) for new in put.items)
         max_size = queue.value.settings.max_size
-        if adding and max_size is not None:
+        if adding and max_size is not None and not self._passing:
             size = queue.size + self._growth[queue.name]
             if size + adding > max_size:
                 raise QueueFull(queue.name, size, max_size, adding)
@@ -105,7 +113,7 @@ class PutPlan:
     def _add(self, queue: QueueState, new: NewItem) -> bool:
         """Whether it will count for max_size."""
         limit = queue.value.settings.max_payload_size
-        if len(new.payload) > limit:
+        if len(new.payload) > limit and not self._passing:
             raise PayloadTooLarge("payload", len(new.payload), limit, "max_payload_size")
         check_failure(new, alone=self._alone)
         if new.verdict is not None:
@@ -231,7 +239,8 @@ def _add_failure(state: State, step: _Step) -> None:
     )
     item.history.add(entry)
     if item.status is not Status.ACTIVE:
-        item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
+        with state.reindex(item):  # if its time has come, it is ready now
+            item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     step.queue.captured_total += 1
     state.append_event(FeedKind.FAILED, step.queue.name, item, title=failure.title)

@@ -77,7 +77,7 @@ def _try(state: State, item: Record, settled: Settled, new: NewItem, queue: str 
 
 def _send(state: State, queue: str, address: str, new: NewItem) -> Receipt:
     """Put a reply; one for another store into this queue, from which it moves there."""
-    plan = PutPlan(state, leaving=queue if is_remote(address) else None)  # one for another store does not stay
+    plan = PutPlan(state, passing=is_remote(address))
     plan.add(Put(queue if is_remote(address) else address, (new,)))
     (receipt,) = plan.apply()
     if is_remote(address):

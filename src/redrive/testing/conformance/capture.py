@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -278,6 +279,26 @@ class DeadLetterQueueConformance(Suite):
         assert dlq.stop_retry_processor()
         statistics = dlq.get_statistics()
         assert (statistics["retry_interval_seconds"], statistics["lifetime_stats"]["retry_success"]) == (30, 1)
+
+    def test_retry_that_takes_too_long_fails(self, broker: Broker) -> None:
+        dlq = DeadLetterQueue(broker, time_limit="10ms")
+        calls: list[str] = []
+
+        @dlq.guard(name="slow", on_failure="handle", policy="immediate", max_retries=1)
+        async def slow() -> None:
+            calls.append("slow")
+            if len(calls) == 1:
+                raise ConnectionError
+            await asyncio.sleep(3600)
+
+        async def slow_callback(task: Any) -> None:
+            await asyncio.sleep(3600)
+
+        asyncio.run(slow())
+        dlq.set_callback(slow_callback)
+        dlq.enqueue("wf_1", TASK, "error", "immediate", 1)
+        dlq.run_due_tasks()
+        assert [task.error_type.rpartition(".")[2] for task in dlq.list_tasks("exhausted")] == ["TimeLimitExceeded"] * 2
 
     def test_custom_policy_by_name(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
         dlq.add_policy("slow", lambda n: 7200 * n)

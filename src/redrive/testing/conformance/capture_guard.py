@@ -201,7 +201,8 @@ class GuardConformance(Suite):
 
         cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
             (generator, {}, "yields"),
-            (Shop.charge, {}, "is a method"),
+            (Shop.charge, {}, "is a method, whose object is not captured: give a key"),
+            (Shop().charge, {}, "is a method, whose object is not captured: give a key"),
             (int, {}, "for functions"),
             (print, {"on_failure": "hide"}, "on_failure is"),
             (len, {"timeout": "1s"}, "timeout is for coroutine functions"),

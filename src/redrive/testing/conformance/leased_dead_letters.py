@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from redrive import Broker, Dead, DeadReason, Failure, RetryVerdict
+from redrive.clock import Instant
 from redrive.contract.admin_calls import ManualChange, ManualTarget
 from redrive.contract.item_calls import Complete, NewItem, Put, Reply, ReturnLease, Settle
 from redrive.contract.queries import GetLease, GetLeasedItem, GetOverdue, GetResult, ListWorkerLeases
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import InvalidInput, LeaseLost
 from redrive.model.duration import SECOND
+from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Item, Lease, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
@@ -98,6 +100,16 @@ class LeasedDeadLetterConformance(StoreSuite):
         item = broker.get(dead.id)
         assert (item.status, item.worker, item.dead_reason, item.ended_at) == ("active", "w1", "policy", None)
         assert (item.deaths, item.history) == (dead.deaths, dead.history)
+
+    def test_it_is_found_by_the_time_of_its_death(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1)
+        clock.advance("10s")
+        lease, died_at = take(broker), clock.now()
+        broker.fail(lease, "boom", final=True)
+        broker.lease_by_id(lease.id, include_dead=True)
+        for since, expected in ((died_at, [lease.id]), (died_at + 1, [])):
+            assert ids_of(find_all(broker, where=Filter(status=Status.ACTIVE, since=Instant(since)))) == expected
 
     def test_every_query_tells_why_it_is_dead(self, direct: StoreDriver, broker: Broker) -> None:
         direct.queue(lease_timeout=SECOND)

@@ -326,6 +326,20 @@ class ReplyElsewhereConformance(StorePairSuite):
         assert here.moves() == ()
         assert here.stats("jobs").pending == 0
 
+    def test_limits_of_the_queue_that_it_leaves_from_are_not_those_of_the_reply(self, pair: StorePair) -> None:
+        here, there = pair.source, pair.target
+        here.create_queue("jobs", max_payload_size=10, max_size=1)
+        there.create_queue("replies")
+        address = f"replies@{there._core.store.name}"
+        here._core.call(Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: address}),)))
+        (lease,) = here.lease("jobs")
+        long = Result(b'"a reply of more than ten bytes"', JSON)
+        here._core.call(Reply(lease.token, long))
+        settled = here._core.call(Complete(lease.token, reply=long))
+        assert settled.reply_refused is None
+        here.run_maintenance()
+        assert values(there.lease("replies", 5)) == ["a reply of more than ten bytes"] * 2
+
     def test_replies_of_an_item_that_moved_to_another_store_come_back(self, pair: StorePair) -> None:
         here, there = pair.source, pair.target
         for broker in (here, there):

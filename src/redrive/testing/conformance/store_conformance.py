@@ -7,7 +7,14 @@ from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLook
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
+from redrive.testing.conformance.capture_administration import (
+    CaptureAdministrationConformance,
+    CaptureFileConformance,
+)
+from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_methods import MethodGuardConformance
+from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
 from redrive.testing.conformance.config_file import FileConformance, ManagedConformance
 from redrive.testing.conformance.cross_store_moves import (
@@ -200,7 +207,12 @@ class StoreConformance(
     ReplayConformance,
     LetterConformance,
     DeadLetterQueueConformance,
+    CaptureFileConformance,
+    CaptureAdministrationConformance,
     GuardConformance,
+    MethodGuardConformance,
+    TemplateConformance,
+    CaptureHookConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,

@@ -1,0 +1,102 @@
+"""What the command line and a server do with a capture queue that exists: read, retry, archive, restore, count.
+
+Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with secrets redacted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redrive.broker.flow import Flow, run_query
+from redrive.broker.flows import manual_changes, registrations
+from redrive.broker.flows import queues as queue_flows
+from redrive.broker.redaction import queues_of, redaction_for
+from redrive.capture import flows
+from redrive.capture.capture_alerts import QueueLevels
+from redrive.capture.capture_errors import TaskNotFoundError
+from redrive.capture.capture_settings import SETTINGS_KIND, CaptureSettings, resolve_settings
+from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
+from redrive.capture.flows import TaskFilter
+from redrive.contract.queries import GetItem
+from redrive.errors import InvalidInput, ItemNotFound
+from redrive.model.ids import check_id
+from redrive.model.item import Item, Settled, Status
+from redrive.model.state_machine import Verb
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+
+def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
+    """Return the settings of a capture queue, by the variables of this process and the config file.
+
+    Raises QueueNotFound.
+    """
+    yield from queue_flows.get(core, queue)
+    found = yield from registrations.list_registrations(SETTINGS_KIND, queue)
+    return resolve_settings({}, found[0].value if found else None)
+
+
+def get_item(core: Core, queue: str, name: str, *, by_task_id: bool = True, redacted: bool = True) -> Flow[Item]:
+    """Return the item of a task, by its task id or the id of the item. Raises TaskNotFoundError, and QueueNotFound.
+
+    by_task_id: False for a caller that may not see task ids.
+    """
+    yield from queue_flows.get(core, queue)
+    item: Item | None = (yield from flows.find_item(core, queue, name)) if by_task_id else None
+    if item is None:
+        item = yield from _by_item_id(queue, name)
+    if item is None:
+        raise TaskNotFoundError(queue, name)
+    if not redacted:
+        return item
+    return (yield from redaction_for(core, queues_of(item))).item(item)
+
+
+def _by_item_id(queue: str, name: str) -> Flow[Item | None]:
+    try:
+        item: Item = yield from run_query(GetItem(check_id(name)))
+    except (InvalidInput, ItemNotFound):
+        return None
+    return item if item.queue == queue else None
+
+
+def list_items(
+    core: Core, queue: str, where: TaskFilter, limit: int, cursor: str | None
+) -> Flow[tuple[list[Item], str | None]]:
+    """Return the items of tasks, newest first, and a cursor if there are more. Raises QueueNotFound."""
+    yield from queue_flows.get(core, queue)
+    items, position = yield from flows.find_items(queue, where, limit, cursor)
+    view = yield from redaction_for(core, (name for item in items for name in queues_of(item)))
+    return [view.item(item) for item in items], position
+
+
+def change(core: Core, item: Item, verb: Verb, actor: str | None) -> Flow[DeadLetterStatus]:
+    """Retry, archive or restore a task, for the audit by this actor. Returns its status then. Raises WrongStatus.
+
+    Retry makes it due now, for the next retry processor to run.
+    """
+    if verb is Verb.RETRY and item.status is Status.PENDING:  # it is due already
+        return DeadLetterStatus.PENDING
+    settled: Settled = yield from manual_changes.change(core, verb, item.id, actor)
+    return STATUS_OF_ITEM[settled.status or Status.COMPLETED]
+
+
+def has_processor(queue: str) -> Flow[bool]:
+    """Whether any process runs a retry processor of the queue."""
+    return any(queue in worker.queues for worker in (yield from registrations.workers()))
+
+
+def due_message(queue: str, is_running: bool) -> str:
+    """Return what happens to a task that was made due."""
+    if is_running:
+        return f"it is due now, and the retry processor of '{queue}' runs it"
+    return f"it is due now, and waits: no retry processor of '{queue}' runs; start one with redrive work MODULE:DLQ"
+
+
+def statistics(core: Core, queue: str) -> Flow[dict[str, Any]]:
+    """Return what `DeadLetterQueue.get_statistics` returns. Raises QueueNotFound."""
+    settings = yield from get_settings(core, queue)
+    levels = QueueLevels(queue)
+    levels.max_size = settings.max_size
+    return (yield from flows.statistics(core, levels, settings.retry_interval_seconds))

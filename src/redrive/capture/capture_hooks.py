@@ -1,0 +1,122 @@
+"""Hooks of a dead-letter queue: functions of the program that are called after something happened to a task.
+
+They run one after another in a separate thread, so that a slow hook delays neither a failed call nor a retry. The
+thread exists while there is something to call; a program that ends waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from redrive.errors import InvalidInput, short_repr
+from redrive.telemetry import events
+
+MAX_WAITING = 10_000
+"""Calls that may wait for those before them. Beyond that they are skipped."""
+HOOK_SECONDS = 60.0
+"""How long a coroutine on the event loop of the program may take."""
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+_log = events.logger("redrive.capture")
+
+
+class TaskEvent(StrEnum):
+    """What can happen to a captured task."""
+
+    CAPTURED = "captured"
+    RETRIED = "retried"
+    """A retry ended, whichever way."""
+    SUCCEEDED = "succeeded"
+    EXHAUSTED = "exhausted"
+    ARCHIVED = "archived"
+    RESTORED = "restored"
+
+
+ALERT = "alert"
+"""The event of hooks that are called with an alert."""
+
+
+class CaptureHooks:
+    """The hooks of one queue, and the thread that calls them."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._hooks: dict[str, list[tuple[Callable[..., Any], asyncio.AbstractEventLoop | None]]] = defaultdict(list)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._is_running = False
+
+    def add(self, event: str, hook: _Hook) -> _Hook:
+        """Call a function after an event. A coroutine function runs on the event loop of now, if one runs."""
+        if not callable(hook):
+            raise InvalidInput(f"a hook is a function of a task or an alert, not {short_repr(hook, 60)}")
+        self._hooks[event].append((hook, running_loop()))
+        return hook
+
+    def has(self, event: str) -> bool:
+        """Whether a function is called after this event."""
+        return event in self._hooks
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Do this in the thread, after what waits there."""
+        with self._changed:
+            if len(self._waiting) >= MAX_WAITING:
+                _log.error("hook_skipped", queue=self._queue, waiting=len(self._waiting))
+                return
+            self._waiting.append(work)
+            if self._is_running:
+                return
+            self._is_running = True
+        try:
+            threading.Thread(target=self._run, name="redrive-capture-hooks").start()
+        except RuntimeError:  # no thread can be started any more: the program ends
+            self._run()
+
+    def call(self, event: str, value: Any) -> None:
+        """Call the hooks of an event, in the thread. An error in one is logged."""
+        for hook, loop in self._hooks.get(event, ()):
+            try:
+                _call(hook, loop, value)
+            except BaseException:  # SystemExit, say: other hooks are called regardless
+                name = getattr(hook, "__qualname__", type(hook).__name__)
+                _log.exception("capture_hook_failed", hook=name, queue=self._queue, on=event)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all calls are made. Returns whether they are."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_running, timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._is_running = False
+                    self._changed.notify_all()
+                    return
+                work = self._waiting.popleft()
+            try:
+                work()
+            except BaseException:
+                _log.exception("capture_hook_failed", hook=None, queue=self._queue, on=None)
+
+
+def _call(hook: Callable[..., Any], loop: asyncio.AbstractEventLoop | None, value: Any) -> None:
+    if not inspect.iscoroutinefunction(hook):
+        hook(value)
+    elif loop is None or not loop.is_running():
+        asyncio.run(hook(value))
+    else:
+        asyncio.run_coroutine_threadsafe(hook(value), loop).result(HOOK_SECONDS)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,130 @@
+"""What a capture queue reports: log events, metrics, hooks and alerts, of what this process does to its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from redrive.broker.broker import Broker
+from redrive.capture import flows
+from redrive.capture.capture_alerts import Alert, AlertThresholds, AlertWatch, QueueLevels
+from redrive.capture.capture_hooks import ALERT, CaptureHooks, TaskEvent
+from redrive.capture.captured_task import CATEGORY_HEADER, ID_HEADER, POLICY_HEADER, TEMPLATE_HEADER
+from redrive.errors import Forbidden, RedriveError
+from redrive.model.ids import ItemId
+from redrive.telemetry import events
+from redrive.telemetry.metrics import CAPTURE_ALERTS, CAPTURE_EVENTS, CAPTURE_UTILIZATION
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
+
+_log = events.logger("redrive.capture")
+
+
+class CaptureMonitor:
+    """Reports what happens to the tasks of one queue. Nothing here waits, and nothing raises."""
+
+    def __init__(self, core: Core, queue: str, thresholds: AlertThresholds) -> None:
+        self._core = core
+        self._queue = queue
+        self.levels = QueueLevels(queue)
+        self.hooks = CaptureHooks(queue)
+        self._watch = AlertWatch(self.levels, thresholds)
+        self._is_checking = False
+
+    def captured(
+        self, item: ItemId, headers: Mapping[str, str], error_type: str, *, is_new: bool, is_exhausted: bool
+    ) -> None:
+        """A failure was captured: a new task, or one more failure of a known one."""
+        self._report(TaskEvent.CAPTURED, item, headers, error_type, size=int(is_new))
+        if is_new and is_exhausted:
+            self._report(TaskEvent.EXHAUSTED, item, headers, error_type, exhausted=1)
+        self.watch()
+
+    def succeeded(self, item: ItemId, headers: Mapping[str, str], *, was_exhausted: bool = False) -> None:
+        """A retry succeeded."""
+        self._report(TaskEvent.RETRIED, item, headers)
+        self._report(TaskEvent.SUCCEEDED, item, headers, size=-1, succeeded=1, exhausted=-int(was_exhausted))
+        self.watch()
+
+    def failed(self, item: ItemId, headers: Mapping[str, str], error_type: str, *, is_exhausted: bool) -> None:
+        """A retry failed; `is_exhausted`: it was the last one."""
+        self._report(TaskEvent.RETRIED, item, headers, error_type, failed=1)
+        if is_exhausted:
+            self._report(TaskEvent.EXHAUSTED, item, headers, error_type, exhausted=1)
+        self.watch()
+
+    def archived(self, item: ItemId, headers: Mapping[str, str], *, is_undone: bool) -> None:
+        """An exhausted task was archived, or restored."""
+        event, change = (TaskEvent.RESTORED, 1) if is_undone else (TaskEvent.ARCHIVED, -1)
+        self._report(event, item, headers, size=change, exhausted=change)
+        self.watch()
+
+    def watch(self) -> None:
+        """Check the alerts, if there may be one."""
+        if not self._is_checking and self._watch.is_due(self._core.clock.now(), with_hooks=self.hooks.has(ALERT)):
+            self._is_checking = True
+            self.hooks.post(self._check)
+
+    def _report(
+        self,
+        event: TaskEvent,
+        item: ItemId,
+        headers: Mapping[str, str],
+        error_type: str | None = None,
+        **changes: int,
+    ) -> None:
+        self.levels.add(**changes)
+        name = {
+            TaskEvent.CAPTURED: "task_captured",
+            TaskEvent.RETRIED: "task_retried",
+            TaskEvent.SUCCEEDED: "task_succeeded",
+            TaskEvent.EXHAUSTED: "task_exhausted",
+            TaskEvent.ARCHIVED: "task_archived",
+            TaskEvent.RESTORED: "task_restored",
+        }[event]
+        fields = {
+            "queue": self._queue,
+            "task_id": headers.get(ID_HEADER),
+            "item": item,
+            "category": headers.get(CATEGORY_HEADER),
+            "template": headers.get(TEMPLATE_HEADER),
+            "policy": headers.get(POLICY_HEADER),
+            "error_type": error_type,
+        }
+        _log.info(name, **fields)
+        if (meter := self._core.meter) is not None:
+            meter.metrics.add(CAPTURE_EVENTS, (self._queue, event.value))
+            meter.metrics.set(CAPTURE_UTILIZATION, (self._queue,), self.levels.utilization)
+        if self.hooks.has(event):
+            self.hooks.post(partial(self._call_hooks, event, item))
+
+    def _call_hooks(self, event: TaskEvent, item: ItemId) -> None:
+        task = Broker(self._core)._run(flows.task_by_item(item))
+        if task is not None:
+            self.hooks.call(event, task)
+
+    def _check(self) -> None:
+        """In the thread of the hooks."""
+        with_hooks = self.hooks.has(ALERT)
+        broker = Broker(self._core)
+        try:
+            try:
+                firing = broker._run(self._watch.check(self._core, with_hooks=with_hooks))
+            except Forbidden:  # a server does not let this process register what has fired: it remembers that itself
+                firing = broker._run(self._watch.check(self._core, with_hooks=False))
+        except RedriveError as error:
+            if not self._core.is_closed:
+                _log.warning("alerts_not_checked", queue=self._queue, error=str(error))
+            return
+        finally:
+            self._is_checking = False
+        for alert in firing:
+            self._fire(alert)
+
+    def _fire(self, alert: Alert) -> None:
+        _log.warning("capture_alert", queue=self._queue, alert=alert.kind, value=alert.value, threshold=alert.threshold)
+        if (meter := self._core.meter) is not None:
+            meter.metrics.add(CAPTURE_ALERTS, (self._queue, alert.kind.value))
+        self.hooks.call(ALERT, alert)

@@ -1,0 +1,236 @@
+"""Templates for common failures: what a failure is, how it is retried, and what an operator can do about it.
+
+The first template that fits is taken. The type, codes and status of an error decide before the words of its text. The
+errors that it was raised from, and its words, decide only within the category that the error has itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from redrive.capture.captured_task import ErrorCategory, category_of
+from redrive.capture.retry_policies import CapturePolicy, Treatment
+from redrive.errors import InvalidInput
+from redrive.model.classify import spaced_words, type_matches
+from redrive.model.error_attributes import codes_of, status_code_of
+from redrive.model.exception import names_of_error
+from redrive.model.failure import Failure
+from redrive.model.limits import check_name
+
+MAX_ADVICE_CHARS = 200
+_MAX_CAUSES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureTemplate:
+    """One common failure. An error fits that has one of the types, status codes, error codes or phrases."""
+
+    name: str
+    category: ErrorCategory
+    policy: str
+    max_retries: int
+    advice: str
+    """What an operator can do about it, in one line."""
+    types: tuple[str, ...] = ()
+    """Names of exception types: `Timeout`, `requests.Timeout`, or the full name. Subclasses fit too."""
+    status_codes: tuple[int, ...] = ()
+    """Of HTTP."""
+    codes: tuple[str, ...] = ()
+    """Names of errno, SQLSTATEs, and codes of client libraries: `ENOSPC`, `40P01`, `insufficient_quota`."""
+    phrases: tuple[str, ...] = ()
+    """Words in a row in the text of the error."""
+
+    @property
+    def treatment(self) -> Treatment:
+        """How such a failure is retried."""
+        return Treatment(self.policy, self.max_retries)
+
+    @property
+    def has_condition(self) -> bool:
+        """Whether any error can fit."""
+        return bool(self.types or self.status_codes or self.codes or self.phrases)
+
+
+class _Evidence(NamedTuple):
+    """What one exception says by its type and its attributes."""
+
+    type: str
+    bases: tuple[str, ...]
+    status_code: int | None = None
+    codes: frozenset[str] = frozenset()
+
+    def fits(self, template: FailureTemplate) -> bool:
+        return (
+            not self.codes.isdisjoint(template.codes)
+            or self.status_code in template.status_codes
+            or any(type_matches(name, self.type, self.bases) for name in template.types)
+        )
+
+
+def find_template(
+    error: BaseException | Failure | str, failure: Failure, templates: Sequence[FailureTemplate]
+) -> FailureTemplate | None:
+    """Return the first template that an error fits; `failure` is what was read from it."""
+    own, *causes = _evidence(error, failure)
+    for template in templates:
+        if own.fits(template):
+            return template
+    category = category_of(failure.error_class)
+    alike = [template for template in templates if template.category is category]
+    for cause in causes:
+        for template in alike:
+            if cause.fits(template):
+                return template
+    words = spaced_words(failure.text)
+    return next((each for each in alike if any(_phrase(text) in words for text in each.phrases)), None)
+
+
+def _evidence(error: BaseException | Failure | str, failure: Failure) -> Iterator[_Evidence]:
+    """What an error says, then what the exceptions say that it was raised from, nearest first."""
+    if not isinstance(error, BaseException):
+        yield _Evidence(failure.type, failure.bases)
+        return
+    link: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if link is not None:
+            yield _Evidence(*names_of_error(link), status_code_of(link), codes_of(link))
+            link = link.__cause__
+
+
+_phrase = lru_cache(maxsize=1024)(spaced_words)
+
+
+def check_template(template: FailureTemplate) -> FailureTemplate:
+    """Return a template that a program adds, with its category as one. Raises InvalidInput if it cannot be used."""
+    if not isinstance(template, FailureTemplate):
+        raise InvalidInput(f"a template is a FailureTemplate, not {template!r:.60}")
+    name = check_name("template", template.name)
+    for what in ("types", "status_codes", "codes", "phrases"):
+        if not isinstance(getattr(template, what), tuple):
+            raise InvalidInput(f"{what} of template '{name}' are a tuple, not {getattr(template, what)!r:.40}")
+    if not template.has_condition:
+        raise InvalidInput(f"no error fits template '{name}'; give it types, status_codes, codes or phrases")
+    if template.category not in tuple(ErrorCategory):
+        raise InvalidInput(f"category is one of {', '.join(ErrorCategory)}, not {template.category!r:.40}")
+    if not 0 < len(template.advice) <= MAX_ADVICE_CHARS or "\n" in template.advice:
+        raise InvalidInput(f"advice is one line of up to {MAX_ADVICE_CHARS} characters, not {template.advice!r:.40}")
+    return replace(template, category=ErrorCategory(template.category))
+
+
+def list_templates() -> tuple[FailureTemplate, ...]:
+    """Return the templates that every queue has, in the order in which they are tried."""
+    return _BUILT_IN
+
+
+def _template(
+    name: str,
+    category: ErrorCategory,
+    policy: CapturePolicy,
+    max_retries: int,
+    advice: str,
+    *,
+    types: str = "",
+    status: tuple[int, ...] = (),
+    codes: str = "",
+    phrases: str = "",
+) -> FailureTemplate:
+    return FailureTemplate(
+        name=name,
+        category=category,
+        policy=policy,
+        max_retries=max_retries,
+        advice=advice,
+        types=tuple(types.split()),
+        status_codes=status,
+        codes=tuple(codes.split()),
+        phrases=tuple(phrase.strip() for phrase in phrases.split(",") if phrase),
+    )
+
+
+_T, _N, _R = ErrorCategory.TRANSIENT, ErrorCategory.NETWORK, ErrorCategory.RESOURCE
+_EXPONENTIAL, _LINEAR, _NEVER = CapturePolicy.EXPONENTIAL, CapturePolicy.LINEAR, CapturePolicy.NEVER
+
+_BUILT_IN = (
+    _template("quota-exceeded", _R, _LINEAR, 2,
+        "Raise the quota, or wait for its next period; then retry slowly.",
+        types="QuotaExceeded QuotaExceededError",
+        codes="insufficient_quota ServiceQuotaExceededException LimitExceededException EDQUOT",
+        phrases="quota"),
+    _template("rate-limited", _T, _EXPONENTIAL, 5,
+        "Send fewer calls at a time. The first retry waits as long as Retry-After asks, up to an hour.",
+        types="RateLimitError RateLimitExceeded RateLimited TooManyRequests TooManyRequestsError ThrottlingException",
+        status=(429,),
+        codes="Throttling ThrottlingException TooManyRequestsException RequestLimitExceeded SlowDown",
+        phrases="rate limit, rate limited, too many requests, throttled, throttling, slow down"),
+    _template("provider-overloaded", _T, _EXPONENTIAL, 5,
+        "The provider of the model has no capacity: retry later, or call another model or provider.",
+        types="OverloadedError", status=(529,), codes="overloaded_error", phrases="overloaded"),
+    _template("pool-exhausted", _R, _EXPONENTIAL, 3,
+        "All connections are in use: make the pool larger, or hold connections for a shorter time.",
+        types="PoolTimeout sqlalchemy.TimeoutError EmptyPoolError MaxConnectionsError TooManyConnections "
+        "TooManyConnectionsError",
+        codes="53300", phrases="too many connections, pool exhausted, pool is exhausted, queuepool limit"),
+    _template("deadlock", _T, CapturePolicy.IMMEDIATE, 5,
+        "Another transaction was in the way: lock rows in one order, and keep transactions short.",
+        types="DeadlockDetected DeadlockDetectedError SerializationFailure SerializationError",
+        codes="40P01 40001", phrases="deadlock, could not serialize"),
+    _template("database-locked", _T, _EXPONENTIAL, 5,
+        "Find the transaction that holds the lock, and end it or make it shorter.",
+        types="LockNotAvailable LockNotAvailableError",
+        codes="55P03 SQLITE_BUSY SQLITE_BUSY_SNAPSHOT SQLITE_LOCKED",
+        phrases="database is locked, lock timeout, lock wait timeout"),
+    _template("database-failover", _T, _EXPONENTIAL, 5,
+        "The database restarts, or another server takes over: check that clients find the new one.",
+        types="ReadOnlySqlTransaction ReadOnlyError BusyLoadingError CannotConnectNow",
+        codes="25006 57P01 57P02 57P03"),
+    _template("disk-full", _R, _LINEAR, 2,
+        "Free space on the disk, or add some; then retry.",
+        types="DiskFull DiskFullError", status=(507,), codes="ENOSPC 53100 SQLITE_FULL",
+        phrases="no space left, disk full, disk is full, insufficient storage"),
+    _template("out-of-memory", _R, _LINEAR, 2,
+        "Run fewer tasks at a time, or smaller ones, or give the process more memory.",
+        types="MemoryError OutOfMemory OutOfMemoryError", codes="ENOMEM 53200 SQLITE_NOMEM",
+        phrases="out of memory, cannot allocate memory, oom"),
+    _template("too-many-open-files", _R, _LINEAR, 2,
+        "Close files and connections after use, or raise the limit (ulimit -n).",
+        codes="EMFILE ENFILE", phrases="too many open files"),
+    _template("dns", _N, _EXPONENTIAL, 3,
+        "Check the host name, and that this machine can resolve it.",
+        types="socket.gaierror NameResolutionError UnknownHostException ClientConnectorDNSError",
+        phrases="name or service not known, name resolution, getaddrinfo, failed to resolve"),
+    _template("tls", _N, _LINEAR, 3,
+        "Check the certificate (dates, host name, issuer) and the clocks of both sides.",
+        types="SSLError", status=(525, 526), phrases="certificate, ssl, tls, handshake"),
+    _template("connection-refused", _N, _EXPONENTIAL, 3,
+        "Check that the service runs, and that it listens on this host and port.",
+        types="ConnectionRefusedError", codes="ECONNREFUSED", phrases="connection refused, econnrefused"),
+    _template("timeout", _N, _EXPONENTIAL, 3,
+        "Check how busy the other side is; if such calls take long, raise the timeout.",
+        types="TimeoutError Timeout TimeoutException ReadTimeoutError ConnectTimeoutError DeadlineExceeded",
+        status=(408, 504, 522, 524), codes="ETIMEDOUT", phrases="timeout, timed out, time out"),
+    _template("connection-lost", _N, _EXPONENTIAL, 3,
+        "Check the network between both sides, and whether the other side restarts.",
+        types="ConnectionResetError BrokenPipeError ConnectionAbortedError RemoteDisconnected "
+        "ServerDisconnectedError",
+        codes="ECONNRESET EPIPE ECONNABORTED EHOSTUNREACH ENETUNREACH 08006",
+        phrases="connection reset, connection aborted, connection closed, connection lost, broken pipe, unreachable"),
+    _template("server-error", _T, _EXPONENTIAL, 5,
+        "The other side fails: check its status page or its log, and retry once it works.",
+        types="InternalServerError ServiceUnavailable ServiceUnavailableError",
+        status=(500, 502, 503, 520, 521, 523), phrases="service unavailable, bad gateway"),
+    _template("access-denied", ErrorCategory.PERMISSION, _NEVER, 0,
+        "Renew the credentials, or grant the right; then retry the task.",
+        types="PermissionError", status=(401, 403, 407),
+        codes="EACCES EPERM 42501 28P01 AccessDenied AccessDeniedException invalid_api_key",
+        phrases="permission denied, access denied, unauthorized, forbidden, authentication failed"),
+    _template("invalid-request", ErrorCategory.VALIDATION, _NEVER, 0,
+        "The other side refuses the input: correct it where it is made, and archive the task.",
+        status=(400, 413, 422), codes="context_length_exceeded ValidationException",
+        phrases="bad request, unprocessable"),
+    _template("not-found", ErrorCategory.PERMANENT, _NEVER, 0,
+        "What the call names does not exist: check the address or the id.",
+        types="FileNotFoundError", status=(404, 410), codes="ENOENT NoSuchKey ResourceNotFoundException"),
+)  # fmt: skip

@@ -1,0 +1,302 @@
+"""Tasks that failed outside a queue: capture them, list them, retry, archive and restore them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from redrive.auth.principal import Permission
+from redrive.broker.flows.deliveries import queue_name
+from redrive.capture import administration
+from redrive.capture.capture_alerts import AlertThresholds
+from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
+from redrive.capture.capture_settings import DEFAULT_QUEUE
+from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory
+from redrive.capture.flows import TaskFilter
+from redrive.capture.task_view import Statistics, TaskView, task_view
+from redrive.errors import QueueNotFound
+from redrive.model.item import Item
+from redrive.model.state_machine import Verb
+from redrive.server.field_types import (
+    Actor,
+    InstantInput,
+    Label,
+    PageLimit,
+    QueueName,
+    Text,
+    check_page,
+    read_datetime,
+)
+from redrive.server.request import Request
+from redrive.server.response_budget import STEP, size_of
+from redrive.server.route import Route, one_queue
+from redrive.server.routes.settle import ErrorReport, failure_of_report
+
+NO_ALERTS = AlertThresholds(utilization_percent=None, exhausted=None, success_rate=None)
+"""Programs watch their queues; a server has no hooks."""
+TaskName = Annotated[Label, msgspec.Meta(description="The task id, or the id of its item.")]
+
+
+class EnqueueTaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task that failed, to be retried by policy. A task id that is known gets one more failure."""
+
+    queue: QueueName = DEFAULT_QUEUE
+    task_id: Label
+    task: Annotated[Any, msgspec.Meta(description="What a retry is called with: any JSON value.")]
+    error: Annotated[Text | ErrorReport, msgspec.Meta(description="What went wrong.")]
+    extra: Annotated[dict[str, Any], msgspec.Meta(description="Further arguments of a retry, by name.")] = {}
+    retry_policy: Annotated[
+        Label | None, msgspec.Meta(description="never, linear, exponential or immediate; unset, that of the queue.")
+    ] = None
+    max_retries: int | None = None
+    metadata: dict[str, Any] = {}
+    error_category: Annotated[
+        str | None,
+        msgspec.Meta(description="Unset, by the error.", extra_json_schema={"enum": [*ErrorCategory, None]}),
+    ] = None
+    priority: Annotated[str | int | None, msgspec.Meta(description="high, medium, low, or 0 to 9.")] = None
+
+
+class EnqueuedTask(msgspec.Struct, frozen=True):
+    """The task is on disk. `duplicate`: its id was known, and its failure was recorded."""
+
+    task_id: str
+    item_id: str
+    duplicate: bool
+
+
+async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
+    """Capture a task. Only a caller that may manage the queue creates it."""
+    core = request.broker._core
+    queue = CaptureQueue(core, queue_name(call.queue), {}, DLQIntegrationStrategy.AUTOMATIC, False, NO_ALERTS)
+    try:
+        await request.broker.get_queue(queue.name)
+    except QueueNotFound:
+        if not request.may(Permission.MANAGE, queue.name):
+            raise
+    await request.broker._run(queue.open())
+    given = queue.describe_task(
+        call.task_id,
+        call.task,
+        call.extra,
+        call.error if isinstance(call.error, str) else failure_of_report(call.error, (), final=False),
+        policy=call.retry_policy,
+        max_retries=call.max_retries,
+        metadata=call.metadata,
+        category=call.error_category,
+        priority=call.priority,
+    )
+    receipt = await request.broker._run(queue.capture(given))
+    return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
+
+
+class ListTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tasks that meet every condition given, newest first."""
+
+    queue: QueueName = DEFAULT_QUEUE
+    status: Annotated[str | None, msgspec.Meta(extra_json_schema={"enum": [*DeadLetterStatus, None]})] = None
+    category: Annotated[
+        str | None,
+        msgspec.Meta(description="Needs the right read_payloads.", extra_json_schema={"enum": [*ErrorCategory, None]}),
+    ] = None
+    policy: Annotated[Label | None, msgspec.Meta(description="Needs the right read_payloads.")] = None
+    since: Annotated[InstantInput | None, msgspec.Meta(description="They failed since then.")] = None
+    before: Annotated[InstantInput | None, msgspec.Meta(description="They failed before then.")] = None
+    due_before: Annotated[InstantInput | None, msgspec.Meta(description="Their next retry is before then.")] = None
+    cursor: Annotated[Label | None, msgspec.Meta(description="Continue after this: the cursor of a page.")] = None
+    limit: PageLimit = 100
+
+
+class Tasks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of tasks; `cursor` is there if there are more."""
+
+    tasks: list[TaskView]
+    cursor: str | None = None
+
+
+async def list_tasks(request: Request, call: ListTasksCall) -> Tasks:
+    """Return a page. It is read in steps, and short if its payloads are as much as one answer may have."""
+    check_page(request, call.limit)
+    if call.category is not None or call.policy is not None:
+        request.check(Permission.READ_PAYLOADS, call.queue)
+    times = {
+        name: None if (text := getattr(call, name)) is None else read_datetime(name, text)
+        for name in ("since", "before", "due_before")
+    }
+    where = TaskFilter.parse(call.status, call.category, call.policy, **times)
+    items: list[Item] = []
+    cursor, size = call.cursor, 0
+    while True:
+        some = min(STEP, call.limit - len(items))
+        flow = administration.list_items(request.broker._core, call.queue, where, some, cursor)
+        found, cursor = await request.broker._run(flow)
+        items += found
+        size += sum(map(size_of, found))
+        if cursor is None or len(items) >= call.limit or size > request.limits.max_response_bytes:
+            break
+    sees = request.sees_payloads(call.queue)
+    return Tasks([task_view(item, with_payload=sees) for item in items], cursor)
+
+
+class TaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names a task."""
+
+    queue: QueueName = DEFAULT_QUEUE
+    task_id: TaskName
+
+
+class ChangeTaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task that a person changes."""
+
+    queue: QueueName = DEFAULT_QUEUE
+    task_id: TaskName
+    actor: Actor = None
+
+
+class StatisticsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Names a capture queue."""
+
+    queue: QueueName = DEFAULT_QUEUE
+
+
+class ChangedTask(msgspec.Struct, frozen=True):
+    """A task after a change."""
+
+    task_id: str
+    item_id: str
+    status: DeadLetterStatus
+
+
+class DueTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that is due now. A server runs no callbacks, so that `success` is false."""
+
+    task_id: str
+    item_id: str
+    success: bool = False
+    is_due: bool = True
+    is_processor_running: Annotated[bool, msgspec.Meta(description="Whether any process retries tasks of the queue.")]
+    message: str
+
+
+async def _item(request: Request, call: TaskCall | ChangeTaskCall) -> Item:
+    """Return the item. A caller that may not see task ids does not learn which ones are in use."""
+    by_task_id = request.sees_payloads(call.queue)
+    flow = administration.get_item(request.broker._core, call.queue, call.task_id, by_task_id=by_task_id)
+    return await request.broker._run(flow)
+
+
+async def get(request: Request, call: TaskCall) -> TaskView:
+    """Return a task."""
+    return task_view(await _item(request, call), with_payload=request.sees_payloads(call.queue))
+
+
+async def retry(request: Request, call: ChangeTaskCall) -> DueTask:
+    """Make a task due now."""
+    item = await _item(request, call)
+    run, core = request.broker._run, request.broker._core
+    await run(administration.change(core, item, Verb.RETRY, request.actor(call.actor)))
+    is_running = await run(administration.has_processor(call.queue))
+    return DueTask(
+        task_id=call.task_id,
+        item_id=item.id,
+        is_processor_running=is_running,
+        message=administration.due_message(call.queue, is_running),
+    )
+
+
+async def archive(request: Request, call: ChangeTaskCall) -> ChangedTask:
+    """Put a task aside."""
+    return await _changed(request, call, Verb.ARCHIVE)
+
+
+async def restore(request: Request, call: ChangeTaskCall) -> ChangedTask:
+    """Undo an archive."""
+    return await _changed(request, call, Verb.RESTORE)
+
+
+async def _changed(request: Request, call: ChangeTaskCall, verb: Verb) -> ChangedTask:
+    item = await _item(request, call)
+    flow = administration.change(request.broker._core, item, verb, request.actor(call.actor))
+    return ChangedTask(call.task_id, item.id, await request.broker._run(flow))
+
+
+async def statistics(request: Request, call: StatisticsCall) -> Statistics:
+    """Count tasks."""
+    found = await request.broker._run(administration.statistics(request.broker._core, call.queue))
+    return msgspec.convert(found, Statistics)
+
+
+_TASK = {"task_id": "wf_abc123"}
+ROUTES = (
+    Route(
+        name="capture.enqueue",
+        summary="Capture a task that failed, to be retried by policy",
+        request_type=EnqueueTaskCall,
+        response_type=EnqueuedTask,
+        permission=Permission.CAPTURE,
+        queues=one_queue,
+        handler=enqueue,
+        example={**_TASK, "task": {"type": "code_sweep"}, "error": "Connection timeout", "max_retries": 5},
+    ),
+    Route(
+        name="capture.list",
+        summary="Captured tasks, newest first",
+        request_type=ListTasksCall,
+        response_type=Tasks,
+        permission=Permission.READ,
+        queues=one_queue,
+        handler=list_tasks,
+        example={"status": "exhausted", "limit": 10},
+    ),
+    Route(
+        name="capture.get",
+        summary="A captured task",
+        request_type=TaskCall,
+        response_type=TaskView,
+        permission=Permission.READ,
+        queues=one_queue,
+        handler=get,
+        example=_TASK,
+    ),
+    Route(
+        name="capture.retry",
+        summary="Make a captured task due now",
+        request_type=ChangeTaskCall,
+        response_type=DueTask,
+        permission=Permission.OPERATE,
+        queues=one_queue,
+        handler=retry,
+        example=_TASK,
+    ),
+    Route(
+        name="capture.archive",
+        summary="Put an exhausted task aside",
+        request_type=ChangeTaskCall,
+        response_type=ChangedTask,
+        permission=Permission.OPERATE,
+        queues=one_queue,
+        handler=archive,
+        example=_TASK,
+    ),
+    Route(
+        name="capture.restore",
+        summary="Take a task out of the archive",
+        request_type=ChangeTaskCall,
+        response_type=ChangedTask,
+        permission=Permission.OPERATE,
+        queues=one_queue,
+        handler=restore,
+        example=_TASK,
+    ),
+    Route(
+        name="capture.statistics",
+        summary="How many tasks of a capture queue are in each status",
+        request_type=StatisticsCall,
+        response_type=Statistics,
+        permission=Permission.READ,
+        queues=one_queue,
+        handler=statistics,
+        example={"queue": DEFAULT_QUEUE},
+    ),
+)
