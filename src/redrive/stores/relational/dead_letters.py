@@ -19,7 +19,7 @@ from redrive.model.item import Death
 from redrive.model.payload import JSON
 from redrive.model.search_terms import MAX_INDEXED_CHARS, search_terms_of
 from redrive.stores.relational.batch import Batch, GroupChange, Stage, UnindexedLetter
-from redrive.stores.relational.find import NO_CAUSE, SearchScope
+from redrive.stores.relational.find import SearchScope
 from redrive.stores.relational.item_details import DeadLetterDetails, item_details
 from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.session import Executor
@@ -211,7 +211,8 @@ def add_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
     item_row.death_no, item_row.details = batch.allocate(), None
     counted = (item_row.deliveries, item_row.attempts, item_row.failures, item_row.losses)
     place = (item_row.death_no, item_row.item_no, item_row.queue, -batch.namespace_key)
-    batch.write(_INSERT_LETTER, (*place, at, *[NO_CAUSE] * 5, *counted))
+    no_cause = [""] * 5
+    batch.write(_INSERT_LETTER, (*place, at, *no_cause, *counted))
 
 
 def remove_dead_letter(batch: Batch, item_row: ItemRow) -> None:

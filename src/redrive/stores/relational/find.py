@@ -27,8 +27,6 @@ from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
 from redrive.stores.relational.queue_rows import namespace_key
 from redrive.stores.relational.session import Executor
 
-NO_CAUSE = ""
-"""The reason, cause and error of an archived item that was no dead letter, in the index."""
 _FEW_QUEUES = 100
 """Maximum number of queues whose scans by fingerprint are merged; with more, all dead letters are scanned."""
 
@@ -297,9 +295,8 @@ class _SearchPlan(NamedTuple):
     @property
     def _asks_for_places(self) -> bool:
         """Return whether some conditions are not in the index of dead letters."""
-        where = self.where
-        asked = (where.min_redrives, where.max_redrives, where.held, where.held_by, where.dropped)
-        return any(value is not None for value in asked)
+        names = ("min_redrives", "max_redrives", "held", "held_by", "dropped")
+        return any(getattr(self.where, name) is not None for name in names)
 
     def _dead_letter(
         self, item_row: ItemRow | None,
@@ -311,7 +308,6 @@ class _SearchPlan(NamedTuple):
         if name is None or self.queue not in (None, queue):
             return None
         redrives, held_by = (0, None) if item_row is None else (item_row.redrives, item_row.held_by)
-        has_cause = reason != NO_CAUSE
         return FilterSubject(
             make_id(item_no, id_suffix),
             Status.DEAD if section > 0 else Status.ARCHIVED,
@@ -321,8 +317,8 @@ class _SearchPlan(NamedTuple):
             died_at,
             Counters(deliveries, attempts, failures, losses, redrives),
             held_by,
-            DeadReason(reason) if has_cause else None,
-            Cause(fingerprint, "", error_type, ErrorClass(error_class)) if has_cause else None,
+            DeadReason(reason) if reason else None,  # an archived item that was no dead letter has none
+            Cause(fingerprint, "", error_type, ErrorClass(error_class)) if reason else None,
             None if headers is None or self.where.headers is None else msgspec.json.decode(headers),
             item_row is not None and item_row.dropped_at is not None,
         )
