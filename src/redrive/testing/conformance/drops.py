@@ -7,7 +7,7 @@ import pytest
 from redrive import Broker, Settled
 from redrive.errors import IdempotencyConflict, ItemActive, ItemNotFound, LeaseLost, RedriveError, WrongStatus
 from redrive.model.duration import DAY
-from redrive.testing.conformance.actions import Boom, die, found, places, take, take_all
+from redrive.testing.conformance.actions import Boom, die, found, perform, places, take, take_all
 from redrive.testing.conformance.archive import (
     LETTERS,
     STARTS,
@@ -163,6 +163,20 @@ class DropByHandConformance(Suite):
         assert [isinstance(result, RedriveError) for result in results] == [False] * 4 + [True] + [False] * 8
         assert [without_history(item) for item in broker.get_many(ids) if item is not None] == before
         assert (broker.audit()[0].verb, broker.audit()[0].count) == ("undo", 12)
+
+    @pytest.mark.parametrize("verb", ["restore", "undo"])
+    def test_operation_brings_dropped_items_back(self, broker: Broker, clock: FakeClock, verb: str) -> None:
+        create_queues(broker)
+        ids = die(broker, 6)
+        before = [without_history(item) for item in broker.get_many(ids) if item is not None]
+        clock.advance("1h")
+        broker.drop(ids)
+        clock.advance("1h")
+        done = perform(broker, clock, verb, status="archived", queue="jobs", actor="bob")
+        items = [item for item in broker.get_many(ids) if item is not None]
+        assert (done.changed, [without_history(item) for item in items]) == (6, before)
+        assert {(item.history[-1].event, item.history[-1].actor) for item in items} == {("restored", "bob")}
+        assert [group.count for group in broker.groups()] == [6]
 
     @pytest.mark.parametrize("start", STARTS)
     def test_nothing_is_kept_where_the_queue_says_so(self, broker: Broker, start: Start) -> None:

@@ -150,6 +150,7 @@ def fill(broker: Broker, clock: FakeClock) -> None:
         clock.advance("7m")
     dead = [item.id for item in find_all(broker, order="oldest")]
     broker.archive(dead[::5])
+    broker.drop(dead[3::5])
     broker.redrive(dead[1::5])
     for lease in broker.lease("morgue", 2, lease_timeout="1d"):
         broker.fail(lease, "in the morgue")
