@@ -280,7 +280,10 @@ def purge(core: Core, queue: str, confirm: int) -> Flow[int]:
             page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, 500, cursor))
             if page.items:
                 results = yield from manual_changes.change(core, Verb.DROP, [item.id for item in page.items], None)
-                removed += sum(isinstance(result, Settled) for result in results)
+                dropped = [result for result in results if isinstance(result, Settled)]
+                if ids := [result.id for result in dropped if result.status is not None]:
+                    yield from manual_changes.change(core, Verb.PURGE, ids, None)
+                removed += len(dropped)
             cursor = page.cursor
             if cursor is None:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redrive.testing.conformance.archive import ArchiveCallsConformance, ArchiveOfAnyConformance
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
@@ -30,6 +31,7 @@ from redrive.testing.conformance.deaths import (
     DropConformance,
     ReasonConformance,
 )
+from redrive.testing.conformance.drops import DropByHandConformance, DroppedKeyConformance
 from redrive.testing.conformance.export_import import LineageConformance, SourceConformance, TransferConformance
 from redrive.testing.conformance.extend_and_release import (
     ExtendConformance,
@@ -224,6 +226,10 @@ class StoreConformance(
     RetryConformance,
     FailByHandConformance,
     ArchiveConformance,
+    ArchiveOfAnyConformance,
+    DropByHandConformance,
+    DroppedKeyConformance,
+    ArchiveCallsConformance,
     HistoryConformance,
     CaptureConformance,
     CaptureAgainConformance,
