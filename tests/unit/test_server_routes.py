@@ -140,6 +140,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "capture.retry": (404, "not_found", {"queue": "jobs", "task_id": NO_ID}),
     "capture.archive": (404, "queue_not_found", {"task_id": "t"}),
     "capture.restore": (404, "not_found", {"queue": "jobs", "task_id": "t"}),
+    "capture.clear": (409, "confirm_mismatch", {"queue": "jobs", "confirm": 3}),
     "capture.statistics": (404, "queue_not_found", {"queue": "captured"}),
 }
 
@@ -610,6 +611,18 @@ async def _(bench: Bench) -> None:
     await bench.captured(max_retries=0)
     await bench.ok("capture.archive", task_id="wf_1")
     assert (await bench.ok("capture.restore", task_id="wf_1"))["status"] == "exhausted"
+
+
+@story("capture.clear")
+async def _(bench: Bench) -> None:
+    await bench.captured(max_retries=0)
+    answer = await bench.ok("capture.clear", actor="ann")
+    assert (answer["cleared"], answer["undo_until"][:4].isdigit()) == (1, True)
+    assert (await bench.ok("audit.list"))["entries"][0]["actor"] == "ann"
+    assert (await bench.ok("capture.get", task_id="wf_1"))["status"] == "archived"
+    await bench.ok("capture.restore", task_id="wf_1")
+    assert (await bench.ok("capture.clear", confirm=1)) == {"cleared": 1}
+    assert (await bench.ok("capture.list", status="archived"))["tasks"] == []
 
 
 @story("capture.statistics")

@@ -113,8 +113,9 @@ CAPTURE_COMMANDS = {
     "list": ("redrive.cli.commands.capture_inspect:list_", "Captured tasks, the newest first."),
     "show": ("redrive.cli.commands.capture_inspect:show", "One task: what failed, why, and its next retry."),
     "retry": ("redrive.cli.commands.capture_retry:retry", "Make tasks due now, or run them here with --app."),
-    "archive": ("redrive.cli.commands.capture_retry:archive", "Put exhausted tasks aside; they can be restored."),
+    "archive": ("redrive.cli.commands.capture_retry:archive", "Put tasks aside; they can be restored."),
     "restore": ("redrive.cli.commands.capture_retry:restore", "Take tasks out of the archive."),
+    "clear": ("redrive.cli.commands.capture_retry:clear", "Drop all tasks that wait or are exhausted."),
     "templates": ("redrive.cli.commands.capture_inspect:templates", "Common failures, and what helps against each."),
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from redrive.auth.principal import Permission
-from redrive.errors import ConfirmationMismatch, InvalidInput, RedriveError
+from redrive.broker.flows import clearance
+from redrive.errors import ConfirmationMismatch, InvalidInput
+from redrive.model.filter import Filter
 from redrive.model.item import Settled, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats
 from redrive.model.text import to_rfc3339
@@ -17,8 +18,6 @@ from redrive.server.request import Request
 from redrive.server.route import Route, named_queue, one_queue
 from redrive.wire.json_views import InstantText, defined, extended, view_of, view_type
 
-CLEAR_AT_ONCE = 1000
-"""Items that are dropped in one transaction."""
 MAX_CLEARED = 100_000
 """Items that one request drops at most; the answer says how many are left."""
 
@@ -208,55 +207,24 @@ async def clear(request: Request, call: ClearQueueCall) -> Cleared:
         return Cleared(0, total)
     if call.confirm != total and (call.confirm is not None or total):
         raise ConfirmationMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
-    removed, until = 0, None
+    cleared: list[Settled] = []
     for status in statuses:
-        changed = await _clear(request, call, Status(status), MAX_CLEARED - removed)
-        removed += len(changed)
-        until = max((each.undo_until for each in changed if each.undo_until is not None), default=until)
-    return Cleared(removed, max(0, total - removed), None if until is None else to_rfc3339(until))
+        where = Filter(queue=call.queue, status=Status(status), dropped=_asked(call))
+        flow = clearance.clear(
+            request.broker._core,
+            where,
+            request.actor(call.actor),
+            final=call.destructive,
+            limit=MAX_CLEARED - len(cleared),
+        )
+        cleared += await request.broker._run(flow)
+    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
+    return Cleared(len(cleared), max(0, total - len(cleared)), None if until is None else to_rfc3339(until))
 
 
 def _asked(call: ClearQueueCall) -> bool | None:
     """Whether dropped items are meant: what is dropped is not dropped again."""
     return None if call.destructive else False
-
-
-async def _clear(request: Request, call: ClearQueueCall, status: Status, most: int) -> list[Settled]:
-    """Page by page from the oldest on. What somebody else changed meanwhile is passed over."""
-    changed: list[Settled] = []
-    cursor = None
-    while len(changed) < most:
-        page = await request.broker.find(
-            queue=call.queue,
-            status=status,
-            dropped=_asked(call),
-            order="oldest",
-            limit=min(CLEAR_AT_ONCE, most - len(changed)),
-            cursor=cursor,
-        )
-        changed += await _clear_some(request, call, status, [item.id for item in page.items])
-        cursor = page.cursor
-        if cursor is None:
-            break
-    return changed
-
-
-async def _clear_some(request: Request, call: ClearQueueCall, status: Status, ids: list[str]) -> list[Settled]:
-    """Drop items; where they are to be removed for good, purge them then."""
-    broker, actor = request.broker, request.actor(call.actor)
-    if status is not Status.ARCHIVED or not call.destructive:
-        dropped = _settled(await broker.drop(ids, actor=actor)) if ids else []
-        if not call.destructive:
-            return dropped
-        gone = [each for each in dropped if each.status is None]  # where keep_dropped is 0
-        ids = [each.id for each in dropped if each.status is not None]
-    else:
-        gone = []
-    return [*gone, *_settled(await broker.purge(ids, actor=actor))] if ids else gone
-
-
-def _settled(results: Sequence[Settled | RedriveError]) -> list[Settled]:
-    return [result for result in results if isinstance(result, Settled)]
 
 
 _NAME = {"name": "emails"}

@@ -12,6 +12,7 @@ from redrive.testing.conformance.capture_administration import (
     CaptureFileConformance,
 )
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
+from redrive.testing.conformance.capture_archive import CaptureArchiveConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.capture_methods import MethodGuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
@@ -213,6 +214,7 @@ class StoreConformance(
     MethodGuardConformance,
     TemplateConformance,
     CaptureHookConformance,
+    CaptureArchiveConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,
