@@ -8,6 +8,7 @@ from benchmarks.harness import Suite
 from benchmarks.scenarios import (
     bare,
     blocking,
+    capture,
     concurrent,
     death_cost,
     failure_cost,
@@ -56,6 +57,7 @@ SUITES = {
         ),
         _suite("looking", looking, redriving, death_cost),
         _suite("http", http),
+        _suite("capture", capture),
         replace(
             _suite("mailbox", mailbox),
             durable="Redis syncs its log at each write; SQLite runs with synchronous=FULL; memory keeps nothing.",

@@ -44,7 +44,8 @@ def _next_call(pending: list[Callable[[], Any]]) -> Step:
     return step
 
 
-async def _settle_concurrently(end: str, callers: int, leases: list[Any], directory: Path) -> tuple[int, float]:
+async def settle_concurrently(end: str, callers: int, leases: list[Any], directory: Path) -> tuple[int, float]:
+    """End each lease by a call of its own."""
     async with open_async_broker(directory) as broker:
         pending = calls(end, broker, leases)
 
@@ -65,7 +66,7 @@ def measure(end: str, callers: int, directory: Path, **others: Any) -> Measureme
         if callers == 1:
             items, seconds = run_one(_next_call(calls(end, broker, leases)), seconds=60)
     if callers > 1:
-        items, seconds = run_async(_settle_concurrently(end, callers, leases, directory))
+        items, seconds = run_async(settle_concurrently(end, callers, leases, directory))
     return Measurement({"microseconds": seconds / items * 1e6}, {"items": items, "callers": callers})
 
 

@@ -199,6 +199,7 @@ SAMPLES = (
     Sample("ask for a listing", lambda w, s: Register("poll_request", s.queue, b"", timeout=30), PUTS, HERE),
     Sample("ask for a listing for ever", lambda w, s: Register("poll_request", s.queue, b""), ADMIN, ALL),
     Sample("put an object again", lambda w, s: Register("put_again", f"{s.queue}/digest", b"id"), WORKS, HERE),
+    Sample("count a manual retry", lambda w, s: Register("manual_retries", s.queue, b"1"), WORKS, HERE),
     Sample("manage by a file", lambda w, s: Register("managed", s.queue, b"{}"), ADMIN, ALL),
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
     Sample(
@@ -316,6 +317,12 @@ SAMPLES = (
     Sample("see requests", lambda w, s: ListRegistrations("poll_request"), "consumer viewer operator admin", ANY),
     Sample(
         "see what was put again", lambda w, s: ListRegistrations("put_again"), "consumer viewer operator admin", ANY
+    ),
+    Sample(
+        "see manual retries",
+        lambda w, s: ListRegistrations("manual_retries", s.queue),
+        f"{CAPTURES} viewer operator",
+        HERE,
     ),
     Sample("ask who manages", lambda w, s: ListRegistrations("managed", s.queue), LOOKS, HERE),
     Sample(

@@ -152,6 +152,26 @@ def test_store_that_cannot_be_asked_for_alerts_is_logged_and_asked_again(
     assert "capture_alert" in caplog.text
 
 
+def test_what_is_captured_during_a_check_is_checked_after_it(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fired = list[AlertKind]()
+    with DeadLetterQueue(broker, max_size=10, alerts=AlertThresholds(exhausted=1)) as dlq:
+        dlq.on_alert(lambda alert: fired.append(alert.kind))
+        check, captured = AlertWatch.check, threading.Event()
+
+        def check_slowly(watch: AlertWatch, *args: Any, **options: Any) -> Any:
+            firing = yield from check(watch, *args, **options)
+            if not captured.is_set():
+                captured.set()
+                dlq.enqueue("second", 1, "boom", max_retries=0)
+            return firing
+
+        monkeypatch.setattr(AlertWatch, "check", check_slowly)
+        dlq.enqueue("first", 1, "boom", max_retries=0)
+        assert captured.wait(PATIENCE_SECONDS)
+        dlq.shutdown()
+    assert fired == [AlertKind.EXHAUSTED]
+
+
 def test_alert_that_another_process_claimed_since_it_was_read_does_not_fire(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from redrive.auth.principal import Permission
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
-from redrive.broker.flows.registrations import CAPTURE_KIND, CLAIMED
+from redrive.broker.flows.registrations import CAPTURE_KIND, CLAIMED, MANUAL_RETRIES
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
@@ -228,7 +228,7 @@ def _registration(call: Register | Unregister) -> RequiredPermission:
         return RequiredPermission((CONSUME,), QueueScope.ANY)  # for a time: nobody can fill the store with workers
     if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
         return RequiredPermission((CONSUME,) if call.kind == POLL else (PUT, CONSUME), QueueRef(call.name))
-    if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN):  # they are called QUEUE/TASK and QUEUE/DIGEST
+    if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN, MANUAL_RETRIES):  # called QUEUE, QUEUE/TASK or QUEUE/DIGEST
         return RequiredPermission((CONSUME,), QueueRef(call.name.partition("/")[0]))
     if call.kind == TOKEN:
         return RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL)
@@ -251,7 +251,7 @@ def _registrations(call: ListRegistrations) -> _Requirements:
         return (RequiredPermission((READ, CONSUME), QueueScope.ANY),)
     if call.kind == TOKEN:
         return (RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL),)
-    if call.kind == CAPTURE_KIND and call.name is not None:
+    if call.kind in (CAPTURE_KIND, MANUAL_RETRIES) and call.name is not None:
         return (RequiredPermission((READ, CAPTURE, MANAGE), QueueRef(call.name)),)
     if call.kind == MANAGED and call.name is not None:
         return (RequiredPermission((READ, MANAGE), QueueRef(call.name)),)

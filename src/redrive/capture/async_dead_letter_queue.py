@@ -11,11 +11,11 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
 from redrive.capture import flows
-from redrive.capture.calls import checked_result, invoke_async, is_failed_result, run_blocking_async
+from redrive.capture.calls import checked_result, finish_async, invoke_async, is_failed_result, run_blocking_async
 from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
-from redrive.capture.capture_errors import NoCallbackError
+from redrive.capture.capture_errors import NoCallbackError, add_note, keep_error
 from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
-from redrive.capture.captured_task import CALLBACK, DeadLetterStatus, ErrorCategory, FailedTask
+from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, FailedTask
 from redrive.capture.declarations import Declarations
 from redrive.capture.flows import TaskFilter, TaskPage
 from redrive.capture.manual_retry import ManualRetry
@@ -95,22 +95,23 @@ class AsyncDeadLetterQueue(Declarations):
 
         task, extra: values that JSON can hold; a retry is `callback(task, **extra)`. error: an exception, or a text.
         A task id that is known gets one more failure. A caller of a server that may capture and not read gets the task
-        as given. Raises CaptureFullError, and IdempotencyConflict for another task
-        under a known id.
+        as given. Raises CaptureFullError, and IdempotencyConflict for another task under a known id; a note of each has
+        the error of the task.
         """
-        await self._open()
-        given = self._queue.describe_task(
-            task_id,
-            task,
-            extra,
-            error,
-            policy=retry_policy,
-            max_retries=max_retries,
-            metadata=metadata,
-            category=error_category,
-            priority=priority,
-        )
-        receipt = await self._run(self._queue.capture(given))
+        with keep_error(error):
+            await self._open()
+            given = self._queue.describe_task(
+                task_id,
+                task,
+                extra,
+                error,
+                policy=retry_policy,
+                max_retries=max_retries,
+                metadata=metadata,
+                category=error_category,
+                priority=priority,
+            )
+            receipt = await self._run(self._queue.capture(given))
         return await self._run(task_of_receipt(self._queue.core, self.name, given, receipt))
 
     async def execute_with_dlq(
@@ -133,33 +134,30 @@ class AsyncDeadLetterQueue(Declarations):
         try:
             result = checked_result(await invoke_async(call, task, **extra), self._is_failure)
         except Exception as error:
-            return await self._capture_call(
-                error,
-                task,
-                extra,
-                task_id=task_id,
-                policy=retry_policy,
-                max_retries=max_retries,
-                metadata=metadata,
-                priority=priority,
-            )
+            problem: Exception | None = None
+            answer = {"status": "failed", "error": str(error), "dlq_enqueued": False, "dlq_task_id": None}
+            options = {"policy": retry_policy, "max_retries": max_retries, "metadata": metadata, "priority": priority}
+            try:
+                captured = await finish_async(self._capture_call(error, task, extra, task_id, options))
+            except Exception as raised:
+                problem = raised
+            if problem is not None:
+                add_note(error, f"it could not be captured in '{self.name}': {problem}")
+                raise  # what the call raised, with its own cause and context
+            return answer if captured is None else {**answer, "dlq_enqueued": True, "dlq_task_id": captured}
         return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}
 
     async def _capture_call(
-        self, error: Exception, task: Any, extra: Mapping[str, Any], *, task_id: str | None, **options: Any
-    ) -> dict[str, Any]:
-        answer = {"status": "failed", "error": str(error), "dlq_enqueued": False, "dlq_task_id": None}
-        try:
-            await self._open()
-            if not self._queue.captures(error):
-                return answer
-            id = self._queue.new_id("call") if task_id is None else task_id
-            given = self._queue.describe_task(id, task, extra, error, by_category=True, **options)
-            await self._run(self._queue.capture(given))
-        except Exception as problem:
-            error.add_note(f"it could not be captured in '{self.name}': {problem}")
-            raise error from problem
-        return {**answer, "dlq_enqueued": True, "dlq_task_id": given.task_id}
+        self, error: Exception, task: Any, extra: Mapping[str, Any], task_id: str | None, options: Mapping[str, Any]
+    ) -> str | None:
+        """Capture a failed call, and return its task id. None: the strategy does not capture it."""
+        await self._open()
+        if not self._queue.captures(error):
+            return None
+        id = self._queue.new_id("call") if task_id is None else task_id
+        given = self._queue.describe_task(id, task, extra, error, by_category=True, **options)
+        await self._run(self._queue.capture(given))
+        return given.task_id
 
     async def get_task(self, task_id: str) -> FailedTask | None:
         """Return a task, or None. One that completed is found for a day."""
@@ -197,6 +195,7 @@ class AsyncDeadLetterQueue(Declarations):
         retry = await self._run(ManualRetry.start(self._queue, task_id))
         if not retry.is_here:
             return retry.answer()
+        await self._run(retry.count())
         with retry.keep_lease(Broker(self._queue.core)):
             try:
                 value = await invoke_async(retry.function, *retry.args, **retry.kwargs)
@@ -239,14 +238,14 @@ class AsyncDeadLetterQueue(Declarations):
             self.set_callback(callback)
         if self._processor is not None and self._processor.is_running:
             raise InvalidInput(f"a retry processor of '{self.name}' runs in this object already")
-        if not self._queue.app.tasks:
-            raise NoCallbackError("any", CALLBACK)
+        self._require_function()
         self._processor = RetryProcessor(self._queue.app, Broker(self._queue.core), self.name, self._concurrency)
         self._processor.start()
 
     async def run_due_tasks(self) -> None:
         """Run all tasks that are due now, and return: one cycle of a retry processor, for cron jobs and tests."""
         await self._open()
+        self._require_function()
         core = self._queue.core
         await run_blocking_async(run_due_tasks, self._queue.app, Broker(core), self.name, self._concurrency)
 
@@ -282,6 +281,10 @@ class AsyncDeadLetterQueue(Declarations):
 
     def __repr__(self) -> str:
         return f"AsyncDeadLetterQueue(name={self.name!r}, store={self._queue.core.store.name!r})"
+
+    def _require_function(self) -> None:
+        if not self._queue.app.tasks:
+            raise NoCallbackError(self.name)
 
     async def _run(self, flow: Flow[_Any]) -> _Any:
         return await self._broker._run(flow)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from redrive.capture.capture_errors import CallbackFailed
 from redrive.errors import InvalidInput
 
+_Any = TypeVar("_Any")
 FAILED = frozenset({"failed", "error"})
 """What `status` of a result says if the call failed."""
 
@@ -56,6 +57,29 @@ def run_blocking(function: Callable[..., Any], *args: Any) -> Any:
 async def run_blocking_async(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function that blocks, in a thread: the event loop continues."""
     return await asyncio.to_thread(function, *args)
+
+
+def finish(value: _Any) -> _Any:
+    """Return the value: a capture that blocks is finished."""
+    return value
+
+
+async def finish_async(work: Coroutine[Any, Any, _Any]) -> _Any:
+    """Wait for a capture. A cancellation waits for it too, and is raised then."""
+    running = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError as error:
+            if running.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            break
+    if cancelled is not None:
+        raise cancelled
+    return running.result()
 
 
 async def _awaited(value: Any) -> Any:

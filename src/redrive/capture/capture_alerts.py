@@ -135,6 +135,8 @@ class QueueLevels:
         now = core.clock.now()
         is_old = self.read_at is None or not 0 <= now - self.read_at < ROOM_SECONDS * SECOND
         if is_old or self.size >= self.max_size:
+            if self.read_at is not None:
+                self.read_at = now  # of many callers, one reads
             yield from self.refresh(core)
         if self.size >= self.max_size:
             raise CaptureFullError(self.queue, self.size, self.max_size)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from redrive.errors import InvalidInput, NotFound, QueueFull, RedriveError, Refused
+
+MAX_NOTE = 2000
+"""Characters of an error in a note."""
 
 
 class CaptureError(RedriveError):
@@ -35,13 +39,13 @@ class CaptureFullError(CaptureError, QueueFull):
 
 
 class NoCallbackError(CaptureError, Refused):
-    """No function that this process knows can run the task."""
+    """No function that this process knows can run tasks of the queue."""
 
-    def __init__(self, task_id: str, name: str) -> None:
-        self.task_id, self.name = task_id, name
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
         super().__init__(
-            f"task '{task_id}' is for {name!r}, which this process does not know; start_retry_processor(callback) or "
-            f"set_callback gives a callback, and a guarded function is known once its module is imported"
+            f"this process knows no function that can retry the tasks of '{queue}'; give a callback with "
+            f"start_retry_processor(callback) or set_callback, or guard a function"
         )
 
 
@@ -76,3 +80,20 @@ class CaptureDisabledError(CaptureError, Refused):
         super().__init__(
             f"capture queue '{queue}' is disabled; set_strategy('automatic') or REDRIVE_DLQ_ENABLED=true enables it"
         )
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, unless it refuses."""
+    with contextlib.suppress(Exception):
+        error.add_note(note)
+
+
+@contextlib.contextmanager
+def keep_error(error: object) -> Iterator[None]:
+    """If the capture of this error is refused, a note of the refusal has the error."""
+    try:
+        yield
+    except Exception as refusal:
+        said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        add_note(refusal, f"it was not captured: {said[:MAX_NOTE]}")
+        raise

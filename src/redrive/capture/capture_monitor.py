@@ -122,6 +122,7 @@ class CaptureMonitor:
             self._is_checking = False
         for alert in firing:
             self._fire(alert)
+        self.watch()  # for what happened while this was under way
 
     def _fire(self, alert: Alert) -> None:
         _log.warning("capture_alert", queue=self._queue, alert=alert.kind, value=alert.value, threshold=alert.threshold)

@@ -31,6 +31,7 @@ from redrive.model.item import Item, Settled
 from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
 from redrive.model.payload import encode_payload
 from redrive.model.retry_policy import DelayFunction
+from redrive.model.retry_policy import RetryPolicy as ItemRetry
 from redrive.model.state_machine import Verb
 from redrive.task.context import Context
 from redrive.worker.in_flight import InFlightLog
@@ -131,6 +132,7 @@ class CaptureQueue:
         self._given = given
         self._jitter = jitter
         self._functions: dict[str, DelayFunction] = {}
+        self._retries: dict[Treatment, ItemRetry] = {}
         self._templates: list[FailureTemplate] = []
         self._is_open = False
         self.monitor = CaptureMonitor(core, self.name, alerts)
@@ -154,6 +156,13 @@ class CaptureQueue:
             raise InvalidInput(f"a policy is a function from a number of failures to seconds, not {function!r:.60}")
         self._functions[name] = function
         self.core.add_backoff(name, function)
+
+    def check_options(self, policy: str | None, max_retries: int | None, priority: str | int | None) -> None:
+        """Raise for options of a guard that no failure could be captured with."""
+        default = BY_CATEGORY[ErrorCategory.TRANSIENT]
+        treatment = Treatment(policy or default.policy, default.max_retries if max_retries is None else max_retries)
+        item_retry(treatment, self._functions, jitter=False)
+        check_priority(priority)
 
     @property
     def templates(self) -> tuple[FailureTemplate, ...]:
@@ -221,13 +230,21 @@ class CaptureQueue:
             name,
             payload,
             found.failure,
-            treatment,
+            str(treatment.policy),
+            self._retry(treatment),
             found.category,
             found.template,
             retry_after_of(error, self.core.clock.now()) or 0 if isinstance(error, BaseException) else 0,
-            metadata or {},
+            metadata,
             check_priority(priority),
         )
+
+    def _retry(self, treatment: Treatment) -> ItemRetry:
+        """Return the retry policy of an item. Tasks of one kind share it."""
+        if type(treatment.max_retries) is int and treatment in self._retries:
+            return self._retries[treatment]
+        made = item_retry(treatment, self._functions, jitter=self._jitter)
+        return self._retries.setdefault(treatment, made)
 
     def describe_task(self, task_id: str, task: Any, extra: Mapping[str, Any], error: Any, **options: Any) -> Capture:
         """Return what is captured of a task that the callback can run."""
@@ -242,7 +259,7 @@ class CaptureQueue:
     def capture(self, given: Capture) -> Flow[CaptureReceipt]:
         """Put a task that failed, in a queue that is open."""
         levels = self.monitor.levels
-        done = yield from flows.capture(self.core, levels, given, self._functions, self._jitter)
+        done = yield from flows.capture(self.core, levels, given)
         self.monitor.captured(
             done.id, done.headers, given.failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted
         )

@@ -80,6 +80,9 @@ def parse_setting(name: str, value: object, where: str) -> Any:
 def _argument(name: str, value: Any) -> Any:
     if name in RANGES:
         return _number(value, name, 0, None)
+    wanted, words = (str, "the name of a policy") if name == "default_retry_policy" else (bool, "true or false")
+    if not isinstance(value, wanted):
+        raise InvalidSetting(name, f"must be {words}, not {value!r:.40}")
     return value
 
 

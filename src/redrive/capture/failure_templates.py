@@ -14,7 +14,7 @@ from typing import NamedTuple
 from redrive.capture.captured_task import ErrorCategory, category_of
 from redrive.capture.retry_policies import CapturePolicy, Treatment
 from redrive.errors import InvalidInput
-from redrive.model.classify import spaced_words, type_matches
+from redrive.model.classify import names_of, spaced_words
 from redrive.model.error_attributes import codes_of, status_code_of
 from redrive.model.exception import names_of_error
 from redrive.model.failure import Failure
@@ -57,16 +57,16 @@ class FailureTemplate:
 class _Evidence(NamedTuple):
     """What one exception says by its type and its attributes."""
 
-    type: str
-    bases: tuple[str, ...]
+    names: frozenset[str]
+    """All names of its type, and of the types that this derives from."""
     status_code: int | None = None
     codes: frozenset[str] = frozenset()
 
     def fits(self, template: FailureTemplate) -> bool:
-        return (
-            not self.codes.isdisjoint(template.codes)
-            or self.status_code in template.status_codes
-            or any(type_matches(name, self.type, self.bases) for name in template.types)
+        return not (
+            self.codes.isdisjoint(template.codes)
+            and self.status_code not in template.status_codes
+            and self.names.isdisjoint(template.types)
         )
 
 
@@ -91,16 +91,21 @@ def find_template(
 def _evidence(error: BaseException | Failure | str, failure: Failure) -> Iterator[_Evidence]:
     """What an error says, then what the exceptions say that it was raised from, nearest first."""
     if not isinstance(error, BaseException):
-        yield _Evidence(failure.type, failure.bases)
+        yield _Evidence(_all_names(failure.type, failure.bases))
         return
     link: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if link is not None:
-            yield _Evidence(*names_of_error(link), status_code_of(link), codes_of(link))
+            yield _Evidence(_all_names(*names_of_error(link)), status_code_of(link), codes_of(link))
             link = link.__cause__
 
 
 _phrase = lru_cache(maxsize=1024)(spaced_words)
+
+
+@lru_cache(maxsize=4096)
+def _all_names(error_type: str, bases: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name for each in (error_type, *bases) for name in names_of(each))
 
 
 def check_template(template: FailureTemplate) -> FailureTemplate:

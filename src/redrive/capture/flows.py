@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from uuid import uuid4
-
-import msgspec
 
 from redrive.broker.flow import Flow, run_query
-from redrive.broker.flows import deliveries, manual_changes, registrations, settle
+from redrive.broker.flows import deliveries, manual_changes, registrations
 from redrive.broker.flows.inspection import check_cursor
+from redrive.broker.flows.settle import Judged, judge_first_failure, put_judged
 from redrive.broker.validation import check_integer, to_instant
 from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import CaptureFullError
@@ -32,20 +31,33 @@ from redrive.capture.captured_task import (
     task_of_item,
 )
 from redrive.capture.failure_templates import FailureTemplate
-from redrive.capture.retry_policies import CapturePolicy, Treatment, item_retry, policy_of_item
+from redrive.capture.retry_policies import CapturePolicy, policy_of_item
+from redrive.contract.admin_calls import Registration, VersionConflict
+from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FindItems, GetItem, GetStats, Page
-from redrive.errors import Forbidden, InvalidInput, InvalidPayload, ItemNotFound, short_repr
+from redrive.errors import (
+    Forbidden,
+    InvalidInput,
+    InvalidPayload,
+    ItemNotFound,
+    PayloadTooLarge,
+    RedriveError,
+    short_repr,
+)
+from redrive.model import limits
 from redrive.model.duration import Duration
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
-from redrive.model.item import Counters, Item, Receipt, Status
-from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
+from redrive.model.item import Item, Overrides, Status
+from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
-from redrive.model.payload import JSON
-from redrive.model.queue import QueueStats
+from redrive.model.payload import JSON, encode_payload
+from redrive.model.queue import Queue, QueueStats
+from redrive.model.retry_policy import RetryPolicy
 from redrive.model.state_machine import Verb
 from redrive.task.task import TASK_HEADER
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -54,6 +66,8 @@ E = TypeVar("E", bound=StrEnum)
 PRIORITIES = {"high": 8, "medium": DEFAULT_PRIORITY, "low": 2}
 PAGE = 500
 MAX_LISTED = 1_000
+MAX_METADATA_BYTES = MAX_HEADERS_BYTES // 2
+_log = events.logger("redrive.capture")
 _COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)
 """Statuses of tasks whose categories and policies are counted."""
 _ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
@@ -71,12 +85,14 @@ class Capture(NamedTuple):
     payload: bytes
     """JSON."""
     failure: Failure
-    treatment: Treatment
+    policy: str
+    retry: RetryPolicy
+    """What the policy means for the item."""
     category: ErrorCategory
     template: FailureTemplate | None = None
     retry_after: Duration = 0
     """How long the other side asks to wait before the first retry."""
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] | None = None
     priority: int = DEFAULT_PRIORITY
 
 
@@ -99,22 +115,20 @@ class CaptureReceipt(NamedTuple):
     """A new one is not retried."""
 
 
-def capture(
-    core: Core, levels: QueueLevels, given: Capture, functions: Mapping[str, object], jitter: bool
-) -> Flow[CaptureReceipt]:
+def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureReceipt]:
     """Put a task that failed, judged by its own policy; or record one more failure of a task that is known.
 
     Raises CaptureFullError for a new task, and IdempotencyConflict for another task under a known id.
     """
     queue = yield from core.queue(levels.queue)
     headers = _headers(given)
-    item = deliveries.new_item(
+    item = NewItem(  # all of it was checked when the failure was described
         given.payload,
-        content_type=JSON,
-        headers=headers,
-        priority=given.priority,
+        JSON,
+        headers,
+        given.priority,
         idempotency_key=given.task_id,
-        retry=item_retry(given.treatment, functions, jitter=jitter),
+        overrides=Overrides(retry=given.retry),
     )
     try:
         yield from levels.check_room(core)
@@ -125,12 +139,15 @@ def capture(
             is_known = False
         if not is_known:
             raise full from None
-    first, own = Counters(failures=1), item.overrides
-    judged = core.judge(queue, OutcomeKind.FAILED, first, failure=given.failure, overrides=own)
-    is_later = isinstance(judged, RetryVerdict) and judged.delay < given.retry_after
-    verdict = RetryVerdict(given.retry_after, Status.FAILED) if is_later else None
-    receipt: Receipt = yield from settle.put_failed(core, queue.name, item, given.failure, verdict)
-    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(judged, Dead))
+
+    def judge(queue: Queue) -> Judged:
+        verdict = judge_first_failure(core, queue, given.failure, item.overrides)
+        if isinstance(verdict, RetryVerdict) and verdict.delay < given.retry_after:
+            verdict = RetryVerdict(given.retry_after, Status.FAILED)
+        return Judged(given.failure, verdict)
+
+    receipt, verdict = yield from put_judged(core, queue, item, judge)
+    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(verdict, Dead))
 
 
 def _headers(given: Capture) -> dict[str, str]:
@@ -138,29 +155,33 @@ def _headers(given: Capture) -> dict[str, str]:
     headers = {
         TASK_HEADER: given.name,
         ID_HEADER: given.task_id,
-        POLICY_HEADER: str(given.treatment.policy),
+        POLICY_HEADER: given.policy,
         CATEGORY_HEADER: given.category.value,
     }
     if given.template is not None:
         headers |= {TEMPLATE_HEADER: given.template.name, ADVICE_HEADER: given.template.advice}
-    if given.metadata:
+    if given.metadata is not None:
         headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
     return headers
 
 
 def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as the text of a header."""
+    if not isinstance(metadata, Mapping):
+        raise InvalidInput(f"metadata is a mapping from names to values, not {short_repr(metadata, 60)}")
     try:
-        text = msgspec.json.encode(dict(metadata)).decode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidPayload("$.metadata", f"cannot be written as JSON: {error}") from None
-    if len(text) > MAX_HEADERS_BYTES // 2:
-        raise InvalidPayload("$.metadata", f"has {len(text):,} bytes, and the limit is {MAX_HEADERS_BYTES // 2:,}")
-    return text
+        data, _ = encode_payload(dict(metadata), None, MAX_METADATA_BYTES)
+    except InvalidPayload as problem:
+        raise InvalidPayload(problem.path, f"{problem.problem}; metadata is kept as JSON") from None
+    except PayloadTooLarge as problem:
+        limit = f"the limit is {MAX_METADATA_BYTES:,}; put the rest into the task"
+        raise InvalidPayload("$.metadata", f"has {problem.size:,} bytes, and {limit}") from None
+    return data.decode()
 
 
 def new_task_id(name: str) -> str:
     """Return an id for a call of a function that gives none."""
-    return f"{name[:80]}-{uuid4().hex}"
+    return f"{name[:80]}-{random.getrandbits(128):032x}"
 
 
 def check_priority(priority: str | int | None) -> int:
@@ -171,7 +192,7 @@ def check_priority(priority: str | int | None) -> int:
         if priority not in PRIORITIES:
             raise InvalidInput(f"priority is high, medium, low, or a number from 0 to 9, not {priority!r:.40}")
         return PRIORITIES[priority]
-    return priority
+    return limits.check_priority(priority)
 
 
 def find_item(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
@@ -263,8 +284,10 @@ class TaskFilter(NamedTuple):
             for status in statuses
         ]
 
-    def is_due(self, item: Item) -> bool:
-        """Whether a task is due before the time that was asked for."""
+    def matches(self, item: Item) -> bool:
+        """Whether an item that the filters find is asked for. A dead letter in retry is found as a dead one too."""
+        if self.status is not None and STATUS_OF_ITEM[item.status] is not self.status:
+            return False
         if self.due_before is None:
             return True
         at = next_retry_at(item)
@@ -291,7 +314,7 @@ def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) ->
     check_cursor(place)
     while index < len(filters):
         page: Page = yield from run_query(FindItems(filters[index], Order.NEWEST, limit - len(found), place))
-        found += filter(where.is_due, page.items)
+        found += filter(where.matches, page.items)
         place = page.cursor
         if place is None:
             index += 1
@@ -308,6 +331,24 @@ def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[Item | Non
     return item
 
 
+def count_manual_retry(queue: str) -> Flow[None]:
+    """Add one to the manual retries of a queue. If that fails, the retry is made nevertheless."""
+    written: Registration | VersionConflict | None = None
+    try:
+        while written is None or isinstance(written, VersionConflict):  # another process was faster
+            value, version = yield from _manual_retries(queue)
+            text = str(value + 1).encode()
+            written = yield from registrations.register(registrations.MANUAL_RETRIES, queue, text, version=version)
+    except RedriveError as error:
+        _log.warning("manual_retry_not_counted", queue=queue, error=str(error))
+
+
+def _manual_retries(queue: str) -> Flow[tuple[int, int]]:
+    """Return how often `retry_task` has run a task of a queue, and the version of that count."""
+    found = yield from registrations.list_registrations(registrations.MANUAL_RETRIES, queue)
+    return (int(found[0].value), found[0].version) if found else (0, 0)
+
+
 def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[str, Any]]:
     """Return counts of tasks, and totals since the queue was created."""
     queue = levels.queue
@@ -321,6 +362,8 @@ def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[st
         while True:
             page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, PAGE, cursor))
             for item in page.items:
+                if item.status is not status:
+                    continue  # a dead letter in retry, which is counted as active
                 for named, counts in ((category_of_item(item), categories), (policy_of_item(item), policies)):
                     if named is not None:
                         counts[named] = counts.get(named, 0) + 1
@@ -328,6 +371,7 @@ def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[st
             if cursor is None:
                 break
     workers = yield from registrations.workers()
+    manual_retries, _ = yield from _manual_retries(queue)
     return {
         "queue_size": size,
         "max_size": levels.max_size,
@@ -346,7 +390,7 @@ def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[st
             "retry_success": stats.completed_total,
             "retry_failed": stats.failed_total - stats.captured_total,
             "exhausted": stats.dead_total,
-            "manually_retried": stats.redriven_total,
+            "manually_retried": stats.redriven_total + manual_retries,
             "archived": stats.archived_total,
         },
         "is_processor_running": any(queue in worker.queues for worker in workers),

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol,
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
-from redrive.capture.capture_errors import UnboundMethodError
+from redrive.capture.calls import finish_async
+from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.limits import check_name
@@ -73,6 +74,7 @@ class Guard:
 
     def __init__(self, queue: CaptureQueue, function: Callable[..., Any], options: GuardOptions) -> None:
         _check(function, options)
+        queue.check_options(options.policy, options.max_retries, options.priority)
         self._queue = queue
         self._options = options
         self._function = function
@@ -136,7 +138,7 @@ class Guard:
                 if not isinstance(error, Exception | asyncio.CancelledError):
                     raise
                 try:
-                    task_id = await _shielded(AsyncBroker(self._queue.core)._run(self._capture(error, args, kwargs)))
+                    task_id = await finish_async(AsyncBroker(self._queue.core)._run(self._capture(error, args, kwargs)))
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
@@ -169,12 +171,12 @@ class Guard:
         yield from queue.capture(given)
         with contextlib.suppress(Exception):  # an exception may refuse attributes
             setattr(error, _MARK, given.task_id)
-        _add_note(error, f"captured as task '{given.task_id}' in '{queue.name}'")
+        add_note(error, f"captured as task '{given.task_id}' in '{queue.name}'")
         return given.task_id
 
     def _report_problem(self, error: BaseException, problem: Exception) -> None:
         """Say in a note of the error why it could not be captured, and in the log."""
-        _add_note(error, f"it could not be captured in '{self._queue.name}': {problem}")
+        add_note(error, f"it could not be captured in '{self._queue.name}': {problem}")
         _log.error("capture_failed", queue=self._queue.name, task=self.name, error=str(problem))
 
     def _answer(self, error: BaseException, task_id: str | None) -> Captured:
@@ -231,26 +233,3 @@ def _default_name(function: Callable[..., Any]) -> str:
     if module is None or name is None:
         raise InvalidInput("this function has no name by which a retry finds it; give one: guard(name='…')")
     return f"{module}.{name}".replace("<locals>.", "").replace("__main__.", "")
-
-
-def _add_note(error: BaseException, note: str) -> None:
-    with contextlib.suppress(Exception):
-        error.add_note(note)
-
-
-async def _shielded(work: Coroutine[Any, Any, str | None]) -> str | None:
-    """Wait for a capture. A cancellation waits for it too, and is raised then."""
-    running = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError as error:
-            if running.cancelled():
-                raise
-            cancelled = error
-        except Exception:
-            break
-    if cancelled is not None:
-        raise cancelled
-    return running.result()

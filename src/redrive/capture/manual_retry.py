@@ -93,6 +93,10 @@ class ManualRetry:
                 self.args = (self.kwargs["task"],)
                 self.kwargs, self.function = self.kwargs["extra"], self._queue.app.callback
 
+    def count(self) -> Flow[None]:
+        """Count a run that an operator asked for, for the statistics."""
+        return flows.count_manual_retry(self._queue.name)
+
     def _make_due(self, item: Item) -> Flow[None]:
         if item.status is not Status.PENDING:
             yield from manual_changes.change(self._queue.core, Verb.RETRY, item.id, None)

@@ -30,7 +30,6 @@ def _as_given(core: Core, given: Capture, receipt: CaptureReceipt) -> FailedTask
     """Return the task without what only the store knows: earlier failures, and when it is retried."""
     values = msgspec.json.decode(given.payload)
     failure = given.failure
-    policy, retries = given.treatment
     is_retried = not receipt.is_exhausted
     return FailedTask(
         task_id=given.task_id,
@@ -38,10 +37,10 @@ def _as_given(core: Core, given: Capture, receipt: CaptureReceipt) -> FailedTask
         extra=values["extra"],
         error=failure.text,
         failed_at=to_datetime(core.clock.now()),
-        max_retries=retries if is_retried else 0,
-        retry_policy=str(policy),
+        max_retries=given.retry.attempts - 1 if is_retried else 0,
+        retry_policy=given.policy,
         status=DeadLetterStatus.PENDING if is_retried else DeadLetterStatus.EXHAUSTED,
-        metadata=dict(given.metadata),
+        metadata=dict(given.metadata or {}),
         error_category=given.category.value,
         template=None if given.template is None else given.template.name,
         advice="" if given.template is None else given.template.advice,

@@ -30,9 +30,8 @@ def status_code_of(error: BaseException) -> int | None:
         return None
     response = safe_getattr(error, "response")
     metadata = _member(response, "ResponseMetadata")
-    candidates = [
-        safe_getattr(owner, name) for owner in (error, response) for name in ("status_code", "status", "code")
-    ]
+    owners = (error,) if response is None else (error, response)
+    candidates = [safe_getattr(owner, name) for owner in owners for name in ("status_code", "status", "code")]
     for status in (*candidates, _member(metadata, "HTTPStatusCode")):
         if type(status) in (int, HTTPStatus) and 100 <= status <= 599:  # type: ignore[operator]
             return int(status)  # type: ignore[call-overload, no-any-return]
@@ -41,7 +40,8 @@ def status_code_of(error: BaseException) -> int | None:
 
 def codes_of(error: BaseException) -> frozenset[str]:
     """Return the codes that an error has: `ENOSPC`, an SQLSTATE, `SQLITE_BUSY`, `insufficient_quota`."""
-    owners = (error, safe_getattr(error, "orig"))  # SQLAlchemy keeps the error of the driver there
+    cause = safe_getattr(error, "orig")  # SQLAlchemy keeps the error of the driver there
+    owners = (error,) if cause is None else (error, cause)
     names = ("sqlstate", "pgcode", "sqlite_errorname", "code")
     found = [safe_getattr(owner, name) for owner in owners for name in names]
     found += [_member(_member(safe_getattr(error, "response"), "Error"), "Code"), _errno_name(error)]
@@ -68,9 +68,12 @@ def retry_after_of(error: BaseException, now: Instant) -> Duration | None:
 
 def _headers(error: BaseException) -> Iterator[object]:
     response = safe_getattr(error, "response")
-    yield safe_getattr(response, "headers")
-    yield safe_getattr(error, "headers")
-    yield _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
+    if response is not None:
+        yield safe_getattr(response, "headers")
+    if (own := safe_getattr(error, "headers")) is not None:
+        yield own
+    if response is not None:
+        yield _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
 
 
 def _header(headers: object, name: str) -> str | None:

@@ -19,6 +19,8 @@ WORKER_KIND = "worker"
 """The kind of registrations of workers."""
 CLAIMED = "taken"
 """The kind of registrations of objects that a worker has claimed from an external queue, by QUEUE/DIGEST."""
+MANUAL_RETRIES = "manual_retries"
+"""The kind of registrations that count the manual retries of captured tasks, by queue."""
 CAPTURE_KIND = "capture"
 """The kind of registrations of settings that a config file has for capture queues, by queue."""
 TIMEOUT = 30 * SECOND

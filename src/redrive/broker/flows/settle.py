@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
-from redrive.broker.flows.queues import get as get_queue
 from redrive.broker.validation import check_note
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.contract.queries import GetLease
@@ -26,9 +27,10 @@ from redrive.model.failure import (
     normalize_failure,
 )
 from redrive.model.ids import Token
-from redrive.model.item import Counters, Lease, Receipt, Settled
+from redrive.model.item import Counters, Lease, Overrides, Receipt, Settled
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
+from redrive.model.queue import Queue
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
 from redrive.telemetry import tracing
 
@@ -99,25 +101,48 @@ def put_failed(
     The verdict is for a new item. Whether there is one, only the store can say: it makes it, or adds the failure to the
     item that holds the key, in the same transaction.
     """
-    queue = yield from get_queue(core, queue_name)
-    failure = failure_of(error, queue.settings.error_rules, None)
+    queue = yield from core.queue(check_queue(queue_name))
     with checking_input("verdict"):
         note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
+
+    def judge(queue: Queue) -> Judged:
+        failure = failure_of(error, queue.settings.error_rules, None)
+        brought = core.route_verdict(queue, verdict, failure)
+        return Judged(failure, brought or judge_first_failure(core, queue, failure, item.overrides))
+
+    receipt, _ = yield from put_judged(core, queue, item, judge, note)
+    return receipt
+
+
+class Judged(NamedTuple):
+    """A failure, and the verdict on it."""
+
+    failure: Failure
+    verdict: Verdict
+
+
+def judge_first_failure(core: Core, queue: Queue, failure: Failure, overrides: Overrides) -> Verdict:
+    """Judge the failure that an item is put with."""
+    return core.judge(queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=overrides)
+
+
+def put_judged(
+    core: Core, queue: Queue, item: NewItem, judge: Callable[[Queue], Judged], note: str | None = None
+) -> Flow[tuple[Receipt, Verdict]]:
+    """Put an item that has failed, as `judge` says by the settings of the queue: last seen, or newer ones."""
     for _ in range(MAX_ROUNDS):
-        judged = core.route_verdict(queue, verdict, failure) or core.judge(
-            queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=item.overrides
-        )
+        failure, verdict = judge(queue)
         born = msgspec.structs.replace(
-            item, failure=failure, verdict=judged, version=queue.version, note=note, is_plain=False
+            item, failure=failure, verdict=verdict, version=queue.version, note=note, is_plain=False
         )
         result = yield from commit_call(Put(queue.name, (born,)))
         if not isinstance(result, StaleSettings):
             receipt: Receipt = result[0]
-            if isinstance(judged, Dead) and judged.to is not None and is_remote(judged.to):
+            if isinstance(verdict, Dead) and verdict.to is not None and is_remote(verdict.to):
                 core.wake_movers()
-            return receipt
+            return receipt, verdict
         queue = core.cache_queue(result.queue)
-    raise unsettled(core, queue_name)
+    raise unsettled(core, queue.name)
 
 
 def failure_of(

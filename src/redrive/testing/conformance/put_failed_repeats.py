@@ -18,7 +18,7 @@ from redrive.model.judge import Dead, RetryVerdict, Verdict
 from redrive.model.retry_policy import RetryPolicy
 from redrive.testing.conformance.actions import places, take
 from redrive.testing.conformance.item_states import DROPPED, GONE, THERE, Journey, create_queues, dead
-from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put
+from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StorePair, StorePairSuite, StoreSuite, Suite, put
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -52,6 +52,22 @@ class CaptureAgainConformance(Suite):
         counted = before.status != "active"
         assert after.counters.failures == before.counters.failures + counted
         assert (broker.count(status="any"), len(after.deaths)) == (total, len(before.deaths))
+
+    def test_failure_is_judged_by_settings_that_another_program_changed(self, open_broker: OpenBroker) -> None:
+        self.require("supports_processes")
+        one, two = open_broker(), open_broker()
+        two.create_queue("jobs")
+        assert one.get(one.put_failed("jobs", 1, "no seats").id).status == "dead"
+        rules = [{"error_class": "resource", "contains": ["no seats"]}]
+        two.update_queue("jobs", retry={"attempts": 3, "cooldown": "1m"}, error_rules=rules)
+        item = one.get(one.put_failed("jobs", 2, "no seats").id)
+        assert item.last_failure is not None
+        assert (item.status, item.last_failure.error_class) == ("failed", "resource")
+        two.delete_queue("jobs", confirm=2)
+        two.create_queue("jobs", retry={"attempts": 2})
+        item = one.get(one.put_failed("jobs", 3, "no seats").id)
+        assert item.last_failure is not None
+        assert (item.status, item.last_failure.error_class) == ("failed", "permanent")
 
     @pytest.mark.parametrize("journey", GONE)
     def test_failure_of_work_that_is_gone_is_a_new_item(
