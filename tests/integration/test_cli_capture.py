@@ -112,6 +112,9 @@ def test_errors_of_capture_have_the_same_exit_codes_on_every_store(url: str) -> 
     assert cli.error("capture", "show", "0123abcd", exits=4)["code"] == "not_found"
     assert cli.error("capture", "retry", "unknown", exits=4)["code"] == "not_found"
     assert cli.error("capture", "restore", "waits", exits=5)["code"] == "wrong_status"
+    assert cli.json("capture", "archive", "waits")[0]["status"] == "archived"
+    assert cli.error("capture", "archive", "waits", exits=5)["code"] == "wrong_status"
+    assert cli.json("capture", "restore", "waits")[0]["status"] == "pending"
     assert cli.error("capture", "retry", "--exhausted", exits=10)["code"] == "confirm_mismatch"
     several = cli.json("capture", "archive", "no-1", "unknown", exits=1)
     assert (several[0]["status"], several[1]["error"]["code"]) == ("archived", "not_found")

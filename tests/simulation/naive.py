@@ -172,13 +172,14 @@ class Naive:
         twin.put_to = twin.queue
 
     def drop(self, twin: Twin) -> None:
-        """A person drops an item: its key is free, and it is in the archive for a time."""
+        """A person drops an item: its key is free unless it was completed, and it is in the archive for a time."""
         twin.deadline = NEVER
         twin.status = "dead" if twin.was_dead else "pending" if twin.status == "active" else twin.status
         twin.was_dead = False
         owner, value, until = self.keys.get((twin.put_to, twin.key or ""), (None, 0, 0))
-        if owner is twin:
-            twin.key_aside = (value, until)
+        completed = "completed" in (twin.status, twin.before_archive if twin.status == "archived" else "")
+        if owner is twin and (not completed or isinstance(until, str)):
+            twin.key_aside = None if completed else (value, until)
             del self.keys[twin.put_to, twin.key or ""]
         if not self.settings[twin.queue].keep_dropped:
             twin.status = None

@@ -167,9 +167,9 @@ class ManualChange(TaggedStruct, frozen=True):
     ignored): dead as at its last death, or pending in a dead queue; redrives is decremented. MOVE:
     `redrive.model.manual_change.move_queue`; size and key are checked unless it is dead. Both write a history row.
     ARCHIVE stores the status, and a history row unless it is a dead letter; RESTORE returns to it, with its time and
-    hold (`QueueFull` if the queue is full). DROP archives too, with a history row, and frees the idempotency key; it
-    deletes the item if keep_dropped is 0. UNDO of a drop is RESTORE, and takes the key back: `IdempotencyConflict` if
-    that is known for another item that is not archived. PURGE deletes an archived item, dropped or not.
+    hold (`QueueFull` if the queue is full). DROP archives too, with a history row, and frees the idempotency key unless
+    the item is completed; it deletes the item if keep_dropped is 0. UNDO of a drop is RESTORE, and takes the key back:
+    `IdempotencyConflict` if that is known for another item that is not archived. PURGE deletes an archived item.
     REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of a dead letter that came from there, which
     goes back): moving, as with Settle; the other queue is not checked. `InvalidInput` with a payload or headers.
     An item that is moving cannot be changed, but DROP with `force` deletes it. UNDO is for redrives within the store.

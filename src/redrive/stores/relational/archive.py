@@ -30,8 +30,8 @@ _TAKE_KEY_BACK = "UPDATE redrive_idempotency SET queue = -queue, key = ?3 WHERE 
 
 def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> Settled:
     """Archive an item. Who archived one that is no dead letter is in its history."""
-    if item.status is Status.COMPLETED and (held := _key_of(batch, item_row)) is not None:
-        batch.execute(f"{_FREE_KEY} AND expires_at < 0", (*held, item_row.item_no))
+    if item.status is Status.COMPLETED:
+        _keep_free(batch, item_row)
     _lay_aside(batch, item, item_row)
     batch.count_delta(item_row.queue, "archived_total")
     if not item.is_dead_letter:
@@ -42,8 +42,13 @@ def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: It
 
 
 def drop(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow, row: QueueRow) -> Settled:
-    """Into the archive for a time, and its key is free. Removed if that time is 0, or the item is moving."""
-    held, keep = _key_of(batch, item_row), row.settings.keep_dropped
+    """Into the archive for a time, and its key is free unless it was completed. Removed if that time is 0, or the item
+    is moving."""
+    held, keep = None, row.settings.keep_dropped
+    if Status.COMPLETED in (item.status, item_row.archived_from):
+        _keep_free(batch, item_row)
+    else:
+        held = _key_of(batch, item_row)
     if not keep or item.status is Status.MOVING:
         if held is not None:
             batch.execute(_FREE_KEY, (*held, item_row.item_no))
@@ -75,8 +80,8 @@ def restore(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: It
     assert back is not None
     if back in WAITING_STATUSES:
         check_max_size(batch, row, 1)
-    if item.is_dropped:
-        _take_key_back(batch, item_row, needed=back is not Status.COMPLETED)
+    if item.is_dropped and back is not Status.COMPLETED:
+        _take_key_back(batch, item_row)
     letter, dead_reason = item_details(batch, item_row).dead_letter, item_row.dead_reason
     assert letter is not None
     delete_row(batch, item_row)
@@ -130,8 +135,14 @@ def _key_of(batch: Batch, item_row: ItemRow) -> tuple[int, str] | None:
     return (batch.by_name[origin].key, key) if origin in batch.by_name else None
 
 
-def _take_key_back(batch: Batch, item_row: ItemRow, *, needed: bool) -> None:
-    """Raise if it is `needed` and belongs to another item that is not archived."""
+def _keep_free(batch: Batch, item_row: ItemRow) -> None:
+    """A key that ends with its item is free once that is completed, also when it is then archived."""
+    if (held := _key_of(batch, item_row)) is not None:
+        batch.execute(f"{_FREE_KEY} AND expires_at < 0", (*held, item_row.item_no))
+
+
+def _take_key_back(batch: Batch, item_row: ItemRow) -> None:
+    """Raise if it belongs to another item that is not archived."""
     held = _key_of(batch, item_row)
     if held is None:
         return
@@ -140,7 +151,7 @@ def _take_key_back(batch: Batch, item_row: ItemRow, *, needed: bool) -> None:
     owner = deduplication.find_by_keys(batch, queue, [key], batch.now).get(key)
     if owner is not None:
         other = find_by_id(batch, owner)
-        if needed and (other is None or other.status is not Status.ARCHIVED):
+        if other is None or other.status is not Status.ARCHIVED:
             raise IdempotencyConflict(batch.by_key[queue].queue.name, key, owner)
     elif batch.execute(_KEY_ASIDE, (queue, item_row.id, batch.now)).get is not None:
         batch.execute("DELETE FROM redrive_idempotency WHERE queue = ? AND key = ?", held)

@@ -17,13 +17,10 @@ from redrive.stores.rules.verdicts import action_entry, append_action_event
 
 
 def archive(state: State, action: ManualAction, item: Record) -> Settled:
-    """Put an item aside. A dead letter keeps its place; of other items, the history has who did it and when.
-
-    The key of a completed item stays free if it ends with its item.
-    """
+    """Put an item aside. A dead letter keeps its place; of other items, the history has who did it and when."""
     before, is_dead_letter = item.status_without_lease, item.is_dead_letter
-    if before is Status.COMPLETED and (held := _key_of(state, item)) is not None and held.is_of_item:
-        held.free()
+    if before is Status.COMPLETED:
+        _keep_free(state, item)
     entry = None if is_dead_letter else action_entry(state, action, HistoryEvent.ARCHIVED, item)
     with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=action.force):
         item.archived_from = before
@@ -36,9 +33,14 @@ def archive(state: State, action: ManualAction, item: Record) -> Settled:
 
 
 def drop(state: State, action: ManualAction, item: Record) -> Settled:
-    """Into the archive for a time, and its key is free. Removed where that time is 0, or the item is moving."""
+    """Into the archive for a time, and its key is free unless it was completed. Removed where that time is 0, or the
+    item is moving."""
     keep = state.queues[item.queue].value.settings.keep_dropped
-    held = _key_of(state, item)
+    back = item.archived_from if item.status is Status.ARCHIVED else item.status_without_lease
+    assert back is not None
+    held = None if back is Status.COMPLETED else _key_of(state, item)
+    if back is Status.COMPLETED:
+        _keep_free(state, item)
     if not keep or item.status is Status.MOVING:
         if held is not None:
             held.free()
@@ -47,8 +49,6 @@ def drop(state: State, action: ManualAction, item: Record) -> Settled:
         return item.to_settled(removed=True)
     if held is not None:
         held.set_aside()
-    back = item.archived_from if item.status is Status.ARCHIVED else item.status_without_lease
-    assert back is not None
     has_place = item.death is not None or (item.status is Status.ARCHIVED and back is Status.COMPLETED)
     entry = action.history_entry(state.now, HistoryEvent.DROPPED, item.queue, item.counters.deliveries, back)
     with state.change(item, Verb.DROP, Status.ARCHIVED, forced=action.force):
@@ -71,8 +71,8 @@ def restore(state: State, action: ManualAction, item: Record) -> Settled:
     entry = None
     if item.is_dropped or item.death is None:
         entry = action_entry(state, action, HistoryEvent.RESTORED, item)
-    if item.is_dropped:
-        _take_key_back(state, item, needed=back is not Status.COMPLETED)
+    if item.is_dropped and back is not Status.COMPLETED:
+        _take_key_back(state, item)
     with state.change(item, action.verb, back):
         item.archived_from = None
         if entry is not None:
@@ -132,8 +132,15 @@ def _key_of(state: State, item: Record) -> _HeldKey | None:
     return _HeldKey(state, queue, item, key)
 
 
-def _take_key_back(state: State, item: Record, *, needed: bool) -> None:
-    """Raise if it is `needed` and belongs to another item that is not archived."""
+def _keep_free(state: State, item: Record) -> None:
+    """A key that ends with its item is free once that is completed, also when it is then archived."""
+    held = _key_of(state, item)
+    if held is not None and held.is_of_item:
+        held.free()
+
+
+def _take_key_back(state: State, item: Record) -> None:
+    """Raise if it belongs to another item that is not archived."""
     key, queue = item.idempotency_key, state.queues.get(item.origin_queue or item.queue)
     if key is None or queue is None:
         return
@@ -142,7 +149,7 @@ def _take_key_back(state: State, item: Record, *, needed: bool) -> None:
         _HeldKey(state, queue, item, key).take_back()
         return
     other = state.items.get(known.id)
-    if needed and (other is None or other.status is not Status.ARCHIVED):
+    if other is None or other.status is not Status.ARCHIVED:
         raise IdempotencyConflict(queue.name, key, known.id)
 
 
