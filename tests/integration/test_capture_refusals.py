@@ -29,7 +29,7 @@ from redrive.errors import (
 )
 
 JSON = "a task is captured as JSON"
-RETRIES = "max_retries is a whole number from 0 to 1,000"
+RETRIES = "max_retries must be (a whole number, )?0 to 1,000"
 PRIORITY = "priority is high, medium, low, or a number from 0 to 9"
 TOO_DEEP: Any = []
 for _ in range(101):
@@ -69,7 +69,7 @@ def guard(**options: Any) -> Callable[[DeadLetterQueue], Any]:
 CAPTURES: dict[str, tuple[dict[str, Any], type[RedriveError], str]] = {
     "policy": ({"retry_policy": "sometimes"}, UnknownPolicyError, "'sometimes'; there are never, .* add_policy"),
     "policy of another type": ({"retry_policy": 5}, UnknownPolicyError, "there are never, linear"),
-    "category": ({"error_category": "odd"}, InvalidInput, "error_category is one of transient, network, resource"),
+    "category": ({"error_category": "odd"}, InvalidInput, "error_category must be one of transient, network, resource"),
     "retries below 0": ({"max_retries": -1}, InvalidInput, RETRIES),
     "retries above the limit": ({"max_retries": 1001}, InvalidInput, RETRIES),
     "retries that are no number": ({"max_retries": "3"}, InvalidInput, RETRIES),
@@ -91,13 +91,17 @@ CAPTURES: dict[str, tuple[dict[str, Any], type[RedriveError], str]] = {
 }
 CALLS: dict[str, tuple[Callable[[DeadLetterQueue], Any], type[RedriveError], str]] = {
     "policy of a guard": (guard(policy="sometimes"), UnknownPolicyError, "add_policy"),
-    "category that is listed": (lambda dlq: dlq.list_tasks(category="odd"), InvalidInput, "category is one of"),
-    "status that is listed": (lambda dlq: dlq.list_tasks("odd"), InvalidInput, "status is one of pending, retrying"),
+    "category that is listed": (lambda dlq: dlq.list_tasks(category="odd"), InvalidInput, "category must be one of"),
+    "status that is listed": (
+        lambda dlq: dlq.list_tasks("odd"),
+        InvalidInput,
+        "status must be one of pending, retrying",
+    ),
     "cursor": (lambda dlq: dlq.list_tasks(cursor="odd"), InvalidInput, "cursor is what list_tasks returned"),
     "limit": (lambda dlq: dlq.list_tasks(limit=0), InvalidInput, "limit"),
     "retries of a guard": (guard(max_retries=1.5), InvalidInput, RETRIES),
     "priority of a guard": (guard(priority="urgent"), InvalidInput, PRIORITY),
-    "strategy": (lambda dlq: dlq.set_strategy("odd"), InvalidInput, "strategy is one of automatic, selective"),
+    "strategy": (lambda dlq: dlq.set_strategy("odd"), InvalidInput, "strategy must be one of automatic, selective"),
     "policy that is built in": (lambda dlq: dlq.add_policy("never", int), InvalidInput, "choose another name"),
     "policy that is no function": (lambda dlq: dlq.add_policy("mine", 5), InvalidInput, "a policy is a function"),  # type: ignore[arg-type]
     "no callback": (lambda dlq: dlq.start_retry_processor(), NoCallbackError, "give a callback"),
@@ -141,7 +145,7 @@ def check_empty(dlq: DeadLetterQueue) -> None:
         ({"default_max_retries": 1.5}, InvalidSetting, "default_max_retries"),
         ({"default_retry_policy": 5}, InvalidSetting, "must be the name of a policy"),
         ({"enabled": "perhaps"}, InvalidSetting, "must be true or false"),
-        ({"strategy": "odd"}, InvalidInput, "strategy is one of"),
+        ({"strategy": "odd"}, InvalidInput, "strategy must be one of"),
         ({"name": ""}, InvalidName, "queue"),
         ({"broker": 5}, InvalidInput, "takes a Broker or a URL"),
     ],

@@ -162,7 +162,7 @@ def test_category_may_be_a_text() -> None:
     [
         ({"types": ()}, "no error fits template 'mine'; give it types, status_codes, codes or phrases"),
         ({"types": "Odd"}, "types of template 'mine' are a tuple"),
-        ({"category": "odd"}, "category is one of transient, network"),
+        ({"category": "odd"}, "category must be one of transient, network"),
         ({"advice": ""}, "advice is one line"),
         ({"advice": "x" * (MAX_ADVICE_CHARS + 1)}, "advice is one line"),
         ({"advice": "two\nlines"}, "advice is one line"),

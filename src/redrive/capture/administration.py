@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, run_query
-from redrive.broker.flows import clearance, manual_changes, registrations
+from redrive.broker.flows import clearance, manual_changes
 from redrive.broker.flows import queues as queue_flows
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer
 from redrive.capture import flows
 from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import TaskNotFoundError
-from redrive.capture.capture_settings import SETTINGS_KIND, CaptureSettings, resolve_settings
+from redrive.capture.capture_settings import CaptureSettings, read_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
 from redrive.contract.queries import GetItem, GetStats
@@ -38,8 +38,7 @@ def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
     Raises QueueNotFound.
     """
     yield from queue_flows.get(core, queue)
-    found = yield from registrations.list_registrations(SETTINGS_KIND, queue)
-    return resolve_settings({}, found[0].value if found else None)
+    return (yield from read_settings(queue, {}))
 
 
 def get_item(core: Core, queue: str, name: str, *, by_task_id: bool = True, redacted: bool = True) -> Flow[Item]:
@@ -108,11 +107,6 @@ def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None)
         where = Filter(queue=queue, status=status)
         cleared += yield from clearance.clear(core, where, actor, final=confirm is not None)
     return cleared
-
-
-def has_processor(queue: str) -> Flow[bool]:
-    """Whether any process runs a retry processor of the queue."""
-    return any(queue in worker.queues for worker in (yield from registrations.workers()))
 
 
 def due_message(queue: str, is_running: bool) -> str:

@@ -135,15 +135,15 @@ class AsyncDeadLetterQueue(Declarations):
         try:
             result = checked_result(await invoke_async(call, task, **extra), self._is_failure)
         except Exception as error:
-            problem: Exception | None = None
+            captured: str | Exception | None
             answer = {"status": "failed", "error": str(error), "dlq_enqueued": False, "dlq_task_id": None}
             options = {"policy": retry_policy, "max_retries": max_retries, "metadata": metadata, "priority": priority}
             try:
                 captured = await finish_async(self._capture_call(error, task, extra, task_id, options))
-            except Exception as raised:
-                problem = raised
-            if problem is not None:
-                add_note(error, f"it could not be captured in '{self.name}': {problem}")
+            except Exception as problem:
+                captured = problem
+            if isinstance(captured, Exception):
+                add_note(error, f"it could not be captured in '{self.name}': {captured}")
                 raise  # what the call raised, with its own cause and context
             return answer if captured is None else {**answer, "dlq_enqueued": True, "dlq_task_id": captured}
         return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}
@@ -155,7 +155,7 @@ class AsyncDeadLetterQueue(Declarations):
         await self._open()
         if not self._queue.captures(error):
             return None
-        id = self._queue.new_id("call") if task_id is None else task_id
+        id = flows.new_task_id("call") if task_id is None else task_id
         given = self._queue.describe_task(id, task, extra, error, by_category=True, **options)
         await self._run(self._queue.capture(given))
         return given.task_id

@@ -11,16 +11,17 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import manual_changes, queues, registrations, settle
+from redrive.broker.flows import manual_changes, queues, settle
 from redrive.broker.flows.deliveries import queue_name
+from redrive.broker.flows.inspection import parse_choice
 from redrive.capture import administration, flows
 from redrive.capture.capture_alerts import AlertThresholds
 from redrive.capture.capture_errors import CaptureDisabledError
 from redrive.capture.capture_monitor import CaptureMonitor
-from redrive.capture.capture_settings import SETTINGS_KIND, resolve_settings
+from redrive.capture.capture_settings import read_settings, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
 from redrive.capture.failure_templates import FailureTemplate, check_template, find_template, list_templates
-from redrive.capture.flows import Capture, CaptureReceipt, check_choice, check_priority
+from redrive.capture.flows import Capture, CaptureReceipt, check_priority
 from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload
@@ -127,7 +128,7 @@ class CaptureQueue:
         self.core = core
         self.name = queue_name(name)
         self.app = CallbackApp(self.name)
-        self.strategy: DLQIntegrationStrategy = check_choice("strategy", strategy, DLQIntegrationStrategy)
+        self.set_strategy(strategy)
         self.settings = resolve_settings(given, None)
         self._given = given
         self._jitter = jitter
@@ -140,7 +141,7 @@ class CaptureQueue:
 
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
         """Capture other failed calls from now on."""
-        self.strategy = check_choice("strategy", strategy, DLQIntegrationStrategy)
+        self.strategy = parse_choice("strategy", DLQIntegrationStrategy, strategy)
 
     def set_interval(self, seconds: float) -> None:
         """Report this as the longest time between two polls. A worker polls every second, and due tasks wake it."""
@@ -189,17 +190,13 @@ class CaptureQueue:
         """Return what is known about an error; `category` takes precedence over what the error says."""
         failure, templates = settle.failure_of(error, (), None), self.templates
         if category is not None:
-            wanted = check_choice("error_category", category, ErrorCategory)
+            wanted = parse_choice("error_category", ErrorCategory, category)
             failure = msgspec.structs.replace(failure, error_class=ErrorClass(wanted.value))
             templates = tuple(template for template in templates if template.category is wanted)
         template = find_template(error, failure, templates)
         found = category_of(failure.error_class) if template is None else template.category
         failure = msgspec.structs.replace(failure, error_class=ErrorClass(found.value))
         return Diagnosis(failure, found, BY_CATEGORY[found] if template is None else template.treatment, template)
-
-    def new_id(self, name: str) -> str:
-        """Return an id for a call that has none."""
-        return flows.new_task_id(name)
 
     def describe(
         self,
@@ -299,7 +296,6 @@ class CaptureQueue:
         if self._is_open:
             return
         yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
-        found = yield from registrations.list_registrations(SETTINGS_KIND, self.name)
-        self.settings = resolve_settings(self._given, found[0].value if found else None)
+        self.settings = yield from read_settings(self.name, self._given)
         self.monitor.levels.max_size = self.settings.max_size
         self._is_open = True

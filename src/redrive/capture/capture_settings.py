@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from redrive.broker.flows.registrations import CAPTURE_KIND
+from redrive.broker.flow import Flow
+from redrive.broker.flows.registrations import CAPTURE_KIND, list_registrations
 from redrive.capture.retry_policies import CapturePolicy
 from redrive.errors import InvalidSetting
 
-SETTINGS_KIND = CAPTURE_KIND
-"""The kind of the registration that has the settings of a config file, by queue."""
 DEFAULT_QUEUE = "captured"
 """The queue of a DeadLetterQueue without a name, and of `[capture]` in a config file."""
 PREFIX = "REDRIVE_DLQ_"
@@ -43,6 +42,12 @@ NAMES = CaptureSettings.__struct_fields__
 def variable_of(name: str) -> str:
     """Return the environment variable of a setting."""
     return PREFIX + name.upper()
+
+
+def read_settings(queue: str, given: Mapping[str, Any]) -> Flow[CaptureSettings]:
+    """Return the settings of a queue: of these arguments, the variables of this process, and what a file applied."""
+    found = yield from list_registrations(CAPTURE_KIND, queue)
+    return resolve_settings(given, found[0].value if found else None)
 
 
 def resolve_settings(
@@ -88,11 +93,10 @@ def _argument(name: str, value: Any) -> Any:
 
 def _number(value: object, where: str, least: int, most: int | None) -> int:
     limits = f"a whole number of {least} or more" if most is None else f"a whole number from {least:,} to {most:,}"
-    read: Callable[[str], int] = int
     try:
-        number = value if isinstance(value, int) and not isinstance(value, bool) else read(str(value))
+        number = int(str(value))  # str: 1.5 and True are no whole numbers
     except ValueError:
-        raise InvalidSetting(where, f"must be {limits}, not {value!r:.40}") from None
-    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        number = None
+    if number is None or number < least or (most is not None and number > most):
         raise InvalidSetting(where, f"must be {limits}, not {value!r:.40}")
     return number

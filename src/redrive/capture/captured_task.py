@@ -132,7 +132,6 @@ def task_of_item(item: Item) -> FailedTask:
     failures = [entry.failure for entry in item.history if entry.failure is not None]
     first, last = (failures[0], failures[-1]) if failures else (None, None)
     retry = item.overrides.retry
-    happened = [item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)]
     category, due = category_of_item(item), next_retry_at(item)
     task, extra = _task_and_extra(item)
     return FailedTask(
@@ -152,7 +151,7 @@ def task_of_item(item: Item) -> FailedTask:
         advice=item.headers.get(ADVICE_HEADER) or (ADVICE[ErrorClass(category)] if category in _CATEGORIES else ""),
         last_error="" if last is None else last.text,
         total_attempts=item.counters.deliveries + 1,
-        updated_at=to_datetime(Instant(max(happened))),
+        updated_at=to_datetime(updated_at(item)),
         error_type="" if last is None else last.type,
         fingerprint="" if last is None else last.fingerprint,
         traceback=None if last is None else last.traceback,
@@ -164,6 +163,11 @@ def task_of_item(item: Item) -> FailedTask:
 def retry_count(item: Item) -> int:
     """Return how many retries failed since the capture, or since an operator brought the task back."""
     return max(0, item.counters.failures - (0 if item.counters.redrives else 1))
+
+
+def updated_at(item: Item) -> Instant:
+    """Return when something happened to a task last."""
+    return Instant(max(item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)))
 
 
 def next_retry_at(item: Item) -> Instant | None:

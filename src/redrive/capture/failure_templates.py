@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from redrive.broker.flows.inspection import parse_choice
 from redrive.capture.captured_task import ErrorCategory, category_of
 from redrive.capture.retry_policies import CapturePolicy, Treatment
 from redrive.errors import InvalidInput
@@ -118,11 +119,10 @@ def check_template(template: FailureTemplate) -> FailureTemplate:
             raise InvalidInput(f"{what} of template '{name}' are a tuple, not {getattr(template, what)!r:.40}")
     if not template.has_condition:
         raise InvalidInput(f"no error fits template '{name}'; give it types, status_codes, codes or phrases")
-    if template.category not in tuple(ErrorCategory):
-        raise InvalidInput(f"category is one of {', '.join(ErrorCategory)}, not {template.category!r:.40}")
+    category = parse_choice("category", ErrorCategory, template.category)
     if not 0 < len(template.advice) <= MAX_ADVICE_CHARS or "\n" in template.advice:
         raise InvalidInput(f"advice is one line of up to {MAX_ADVICE_CHARS} characters, not {template.advice!r:.40}")
-    return replace(template, category=ErrorCategory(template.category))
+    return replace(template, category=category)
 
 
 def list_templates() -> tuple[FailureTemplate, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, registrations
-from redrive.broker.flows.inspection import check_cursor
+from redrive.broker.flows.inspection import check_cursor, parse_choice
 from redrive.broker.flows.settle import Judged, judge_first_failure, put_judged
 from redrive.broker.validation import check_integer, to_instant
 from redrive.capture.capture_alerts import QueueLevels
@@ -61,7 +60,6 @@ from redrive.telemetry import events
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-E = TypeVar("E", bound=StrEnum)
 PRIORITIES = {"high": 8, "medium": DEFAULT_PRIORITY, "low": 2}
 PAGE = 500
 MAX_LISTED = 1_000
@@ -93,14 +91,6 @@ class Capture(NamedTuple):
     """How long the other side asks to wait before the first retry."""
     metadata: Mapping[str, Any] | None = None
     priority: int = DEFAULT_PRIORITY
-
-
-def check_choice(what: str, value: Any, kind: type[E]) -> E:
-    """Return the member of an enumeration that a text names."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidInput(f"{what} is one of {', '.join(kind)}, not {short_repr(value, 40)}") from None
 
 
 class CaptureReceipt(NamedTuple):
@@ -262,8 +252,8 @@ class TaskFilter(NamedTuple):
     ) -> TaskFilter:
         """Return the filter of what a caller gave. Raises InvalidInput for a status or category that there is not."""
         return cls(
-            None if status is None else check_choice("status", status, DeadLetterStatus),
-            None if category is None else check_choice("category", category, ErrorCategory),
+            None if status is None else parse_choice("status", DeadLetterStatus, status),
+            None if category is None else parse_choice("category", ErrorCategory, category),
             policy,
             since,
             before,
@@ -343,6 +333,11 @@ def _manual_retries(queue: str) -> Flow[tuple[int, int]]:
     return (int(found[0].value), found[0].version) if found else (0, 0)
 
 
+def has_processor(queue: str) -> Flow[bool]:
+    """Whether any process runs a retry processor of the queue."""
+    return any(queue in worker.queues for worker in (yield from registrations.workers()))
+
+
 def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[str, Any]]:
     """Return counts of tasks, and totals since the queue was created."""
     queue = levels.queue
@@ -364,7 +359,7 @@ def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[st
             cursor = page.cursor
             if cursor is None:
                 break
-    workers = yield from registrations.workers()
+    is_running = yield from has_processor(queue)
     manual_retries, _ = yield from _manual_retries(queue)
     return {
         "queue_size": size,
@@ -387,6 +382,6 @@ def statistics(core: Core, levels: QueueLevels, interval: float) -> Flow[dict[st
             "manually_retried": stats.redriven_total + manual_retries,
             "archived": stats.archived_total,
         },
-        "is_processor_running": any(queue in worker.queues for worker in workers),
+        "is_processor_running": is_running,
         "retry_interval_seconds": interval,
     }

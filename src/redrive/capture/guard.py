@@ -22,6 +22,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
 from redrive.capture.calls import finish_async
 from redrive.capture.capture_errors import UnboundMethodError, add_note
+from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.limits import check_name
@@ -159,7 +160,7 @@ class Guard:
         known: str | None = getattr(error, _MARK, None)
         if known is not None or not queue.captures(error):  # a guard within the call has captured it
             return known
-        task_id = queue.new_id(self.name) if options.key is None else options.key(*args, **kwargs)
+        task_id = new_task_id(self.name) if options.key is None else options.key(*args, **kwargs)
         if self._needs_object:
             args = args[1:]
             if self._bound_to is None:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from redrive.broker.validation import check_integer
 from redrive.capture.capture_errors import UnknownPolicyError
 from redrive.capture.captured_task import POLICY_HEADER, ErrorCategory
-from redrive.errors import InvalidInput
 from redrive.model.duration import HOUR, MINUTE
 from redrive.model.item import Item
 from redrive.model.retry_policy import IMMEDIATE, NEVER, Backoff, BackoffKind
@@ -72,8 +72,7 @@ def item_retry(treatment: Treatment, functions: Mapping[str, object], *, jitter:
     Raises UnknownPolicyError, and InvalidInput for a number of retries that is none.
     """
     policy, retries = str(treatment.policy), treatment.max_retries
-    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MAX_RETRIES:
-        raise InvalidInput(f"max_retries is a whole number from 0 to {MAX_RETRIES:,}, not {retries!r:.40}")
+    check_integer("max_retries", retries, 0, MAX_RETRIES)
     backoff = BACKOFFS.get(policy)
     if backoff is None:
         if policy not in functions:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from redrive.broker.broker import Broker
-from redrive.capture.calls import checked_result, is_failed_result
+from redrive.capture.calls import checked_result, invoke_async, is_failed_result
 from redrive.capture.captured_task import CALLBACK
 from redrive.errors import InvalidInput
 from redrive.model.duration import SECOND, DurationInput
@@ -125,11 +125,7 @@ def _on_loop(callback: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
     """Return a function for another thread that runs a callback on an event loop, and waits for it."""
 
     def run(task: Any, **extra: Any) -> Any:
-        async def called() -> Any:
-            value = callback(task, **extra)
-            return await value if asyncio.iscoroutine(value) or asyncio.isfuture(value) else value
-
-        future = asyncio.run_coroutine_threadsafe(called(), loop)
+        future = asyncio.run_coroutine_threadsafe(invoke_async(callback, task, **extra), loop)
         try:
             return future.result()
         except BaseException:

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.capture.captured_task import DeadLetterStatus, task_of_item
+from redrive.capture.captured_task import DeadLetterStatus, next_retry_at, task_of_item, updated_at
 from redrive.capture.retry_policies import policy_of_item
-from redrive.clock import Instant
-from redrive.model.item import Item, Status
+from redrive.model.item import Item
 from redrive.model.masked_item import is_masked, mask_item
 from redrive.model.text import to_rfc3339
 from redrive.wire.json_views import InstantText
@@ -72,7 +71,7 @@ def task_view(item: Item, *, with_payload: bool = True) -> TaskView:
     """Return the view of a task's item; without id, task, metadata and result if the caller may not see payloads."""
     hidden = not with_payload or is_masked(item)
     item = mask_item(item) if hidden else item
-    task = task_of_item(item)
+    task, due = task_of_item(item), next_retry_at(item)
     return TaskView(
         task_id=task.task_id,
         item_id=item.id,
@@ -90,19 +89,11 @@ def task_view(item: Item, *, with_payload: bool = True) -> TaskView:
         retry_count=task.retry_count,
         total_attempts=task.total_attempts,
         failed_at=to_rfc3339(item.put_at),
-        next_retry_at=_text(item.ready_at) if item.status in (Status.PENDING, Status.FAILED) else None,
-        updated_at=_text(_updated_at(item)),
+        next_retry_at=None if due is None else to_rfc3339(due),
+        updated_at=to_rfc3339(updated_at(item)),
         task=None if hidden else task.task,
         extra=None if hidden else task.extra or None,
         metadata=None if hidden else task.metadata or None,
         result=None if hidden else task.result,
         hidden=hidden,
     )
-
-
-def _updated_at(item: Item) -> Instant:
-    return Instant(max(item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)))
-
-
-def _text(at: Instant | None) -> str | None:
-    return None if at is None else to_rfc3339(at)

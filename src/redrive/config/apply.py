@@ -17,8 +17,8 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import CommitCalls, Flow, run_query
 from redrive.broker.flows import queues, registrations
 from redrive.broker.flows.queues import MAX_ROUNDS, ManagedSettings
+from redrive.broker.flows.registrations import CAPTURE_KIND
 from redrive.capture.capture_queue import QUEUE_SETTINGS as CAPTURE_QUEUE
-from redrive.capture.capture_settings import SETTINGS_KIND
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
 from redrive.contract import Call
@@ -102,11 +102,11 @@ class _Done(msgspec.Struct):
             case UpdateQueue(name):
                 self.updated.add(name)
                 back = UpdateQueue(name, plan.present[name].settings, result.version, ACTOR)
-            case Register(kind=kind, name=name) if kind == SETTINGS_KIND:
+            case Register(kind=kind, name=name) if kind == CAPTURE_KIND:
                 self.updated.add(name)
                 if isinstance(back, Register):
                     back = msgspec.structs.replace(back, version=result.version)
-            case Unregister(kind=kind, name=name) if kind == SETTINGS_KIND:
+            case Unregister(kind=kind, name=name) if kind == CAPTURE_KIND:
                 self.updated |= {name} if result else set()
             case Unregister(_, name):
                 self.released.add(name)
@@ -186,7 +186,7 @@ def _plan(
 
 def _list_captures() -> Flow[dict[str, Registration]]:
     """The settings of capture queues that are registered, by queue."""
-    return {each.name: each for each in (yield from registrations.list_registrations(SETTINGS_KIND))}
+    return {each.name: each for each in (yield from registrations.list_registrations(CAPTURE_KIND))}
 
 
 def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterator[tuple[Call, Call]]:
@@ -196,14 +196,14 @@ def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterat
     wanted = {name: msgspec.json.encode({"file": file, **each}) for name, each in config.captures.items()}
     for name, each in before.items():
         if name not in wanted and _file_of(each.value) == file:
-            yield Unregister(SETTINGS_KIND, name), Register(SETTINGS_KIND, name, each.value)
+            yield Unregister(CAPTURE_KIND, name), Register(CAPTURE_KIND, name, each.value)
     for name, value in wanted.items():
         known = before.get(name)
         if known is None:
-            yield Register(SETTINGS_KIND, name, value, version=0), Unregister(SETTINGS_KIND, name)
+            yield Register(CAPTURE_KIND, name, value, version=0), Unregister(CAPTURE_KIND, name)
         elif known.value != value:
-            back = Register(SETTINGS_KIND, name, known.value)
-            yield Register(SETTINGS_KIND, name, value, version=known.version), back
+            back = Register(CAPTURE_KIND, name, known.value)
+            yield Register(CAPTURE_KIND, name, value, version=known.version), back
 
 
 def _file_of(value: bytes) -> object:

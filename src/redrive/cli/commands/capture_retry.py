@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.capture import administration
+from redrive.capture import administration, flows
 from redrive.capture.async_dead_letter_queue import AsyncDeadLetterQueue
 from redrive.capture.captured_task import task_of_item
 from redrive.capture.dead_letter_queue import DeadLetterQueue
@@ -67,7 +67,7 @@ def retry(
             where = {"queue": queue, "status": Status.DEAD}
             bulk_change.run(broker, "retry", where, yes=yes, dry_run=dry_run, **options)
             return
-        is_running = broker._run(administration.has_processor(queue))
+        is_running = broker._run(flows.has_processor(queue))
         message = administration.due_message(queue, is_running)
 
         def make_due(item: Item) -> Outcome:

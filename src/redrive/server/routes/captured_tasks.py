@@ -8,7 +8,7 @@ import msgspec
 
 from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import queue_name
-from redrive.capture import administration
+from redrive.capture import administration, flows
 from redrive.capture.capture_alerts import AlertThresholds
 from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
 from redrive.capture.capture_settings import DEFAULT_QUEUE
@@ -199,7 +199,7 @@ async def retry(request: Request, call: ChangeTaskCall) -> DueTask:
     item = await _item(request, call)
     run, core = request.broker._run, request.broker._core
     await run(administration.change(core, item, Verb.RETRY, request.actor(call.actor)))
-    is_running = await run(administration.has_processor(call.queue))
+    is_running = await run(flows.has_processor(call.queue))
     return DueTask(
         task_id=call.task_id,
         item_id=item.id,

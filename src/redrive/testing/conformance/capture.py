@@ -309,9 +309,9 @@ class DeadLetterQueueConformance(Suite):
     def test_wrong_input_is_refused_and_nothing_is_there(self, dlq: DeadLetterQueue) -> None:
         with pytest.raises(UnknownPolicyError, match="there is no retry policy 'sometimes'; there are never, linear"):
             self.enqueue(dlq, retry_policy="sometimes")
-        with pytest.raises(InvalidInput, match="error_category is one of transient, network"):
+        with pytest.raises(InvalidInput, match="error_category must be one of transient, network"):
             self.enqueue(dlq, error_category="odd")
-        with pytest.raises(InvalidInput, match="max_retries is a whole number from 0"):
+        with pytest.raises(InvalidInput, match="max_retries must be 0 to 1,000"):
             self.enqueue(dlq, max_retries=-1)
         with pytest.raises(InvalidInput, match="priority is high, medium, low"):
             self.enqueue(dlq, priority="urgent")

@@ -9,6 +9,7 @@ import pytest
 
 from redrive import Broker, Status
 from redrive.broker.flows import queues, registrations
+from redrive.broker.flows.registrations import CAPTURE_KIND
 from redrive.capture import (
     CaptureDisabledError,
     CaptureFullError,
@@ -16,8 +17,9 @@ from redrive.capture import (
     DeadLetterStatus,
     TaskNotFoundError,
     administration,
+    flows,
 )
-from redrive.capture.capture_settings import SETTINGS_KIND, CaptureSettings, variable_of
+from redrive.capture.capture_settings import CaptureSettings, variable_of
 from redrive.capture.flows import TaskFilter
 from redrive.capture.task_view import task_view
 from redrive.config.apply import ApplyResult, apply
@@ -49,7 +51,7 @@ def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
 
 def registered(broker: Broker) -> dict[str, bytes]:
     """What is registered of capture queues."""
-    return {each.name: each.value for each in broker._run(registrations.list_registrations(SETTINGS_KIND))}
+    return {each.name: each.value for each in broker._run(registrations.list_registrations(CAPTURE_KIND))}
 
 
 def settings_of(broker: Broker, queue: str = "captured") -> CaptureSettings:
@@ -238,5 +240,5 @@ class CaptureAdministrationConformance(Suite):
 
     def test_statistics_are_those_of_the_program(self, broker: Broker, filled: DeadLetterQueue) -> None:
         assert broker._run(administration.statistics(broker._core, "captured")) == filled.get_statistics()
-        assert broker._run(administration.has_processor("captured")) is False
+        assert broker._run(flows.has_processor("captured")) is False
         assert broker.stats("captured").dead == len(broker.find(queue="captured", status=Status.DEAD).items)
