@@ -29,7 +29,7 @@ from redrive import Broker, Lease, connect
 from redrive.broker.flow import Flow
 from redrive.capture import DeadLetterQueue, DeadLetterStatus, FailedTask
 from redrive.capture.capture_queue import QUEUE_SETTINGS
-from redrive.capture.manual_retry import ManualRetry
+from redrive.capture.manual_retry import Answer, ManualRetry, start_retry
 
 FEWEST_POINTS = 5
 KILLS = 50 if THOROUGH else 6
@@ -77,13 +77,18 @@ def retry_by_hand(id: str, end: Callable[[ManualRetry], Flow[Any]]) -> list[Step
     def start(broker: Broker, running: dict[str, ManualRetry]) -> None:
         dlq = DeadLetterQueue(broker)
         dlq.set_callback(lambda task: "done")
-        running[id] = broker._run(ManualRetry.start(dlq._queue, id))
+        running[id] = _leased(broker._run(start_retry(dlq._queue, id)))
 
     return [
         start,
         lambda broker, running: broker._run(running[id].count()),
         lambda broker, running: broker._run(end(running[id])),
     ]
+
+
+def _leased(retry: ManualRetry | Answer) -> ManualRetry:
+    assert isinstance(retry, ManualRetry), retry
+    return retry
 
 
 def _succeeds(retry: ManualRetry) -> Flow[Any]:

@@ -131,7 +131,7 @@ def count_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def swallow_the_original_error(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Guard, "_answer", lambda self, error, task_id: None)
+    patch.setattr(Guard, "_is_handled", lambda self, task_id, error: True)
 
 
 def raise_the_problem_instead(patch: pytest.MonkeyPatch) -> None:

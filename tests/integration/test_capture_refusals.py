@@ -21,6 +21,7 @@ from redrive.capture import (
 )
 from redrive.errors import (
     IdempotencyConflict,
+    InvalidDuration,
     InvalidInput,
     InvalidName,
     InvalidPayload,
@@ -146,6 +147,10 @@ def check_empty(dlq: DeadLetterQueue) -> None:
         ({"default_retry_policy": 5}, InvalidSetting, "must be the name of a policy"),
         ({"enabled": "perhaps"}, InvalidSetting, "must be true or false"),
         ({"strategy": "odd"}, InvalidInput, "strategy must be one of"),
+        ({"concurrency": 0}, InvalidInput, "concurrency must be 1 to 1,000"),
+        ({"time_limit": "soon"}, InvalidDuration, "time_limit"),
+        ({"is_failure": True}, InvalidInput, "is_failure is a function"),
+        ({"alerts": 80}, InvalidInput, "alerts are AlertThresholds"),
         ({"name": ""}, InvalidName, "queue"),
         ({"broker": 5}, InvalidInput, "takes a Broker or a URL"),
     ],

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
+from redrive.broker.validation import check_integer, check_positive
 from redrive.capture import flows
 from redrive.capture.calls import checked_result, finish_async, invoke_async, is_failed_result, run_blocking_async
 from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
@@ -18,7 +19,7 @@ from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, FailedTask
 from redrive.capture.declarations import Declarations
 from redrive.capture.flows import TaskFilter, TaskPage
-from redrive.capture.manual_retry import ManualRetry
+from redrive.capture.manual_retry import ManualRetry, start_retry
 from redrive.capture.retry_processor import RetryProcessor, run_due_tasks
 from redrive.capture.task_receipt import task_of_receipt
 from redrive.connect import connect_async, token_for
@@ -29,6 +30,7 @@ from redrive.model.state_machine import Verb
 
 _Any = TypeVar("_Any")
 DEFAULT_CONCURRENCY = 8
+MAX_CONCURRENCY = 1_000
 STOP_SECONDS = 30.0
 
 
@@ -74,6 +76,11 @@ class AsyncDeadLetterQueue(Declarations):
             "enabled": enabled,
             "retry_processor_enabled": retry_processor_enabled,
         }
+        check_integer("concurrency", concurrency, 1, MAX_CONCURRENCY)
+        if time_limit is not None:
+            check_positive("time_limit", time_limit)
+        if not callable(is_failure):
+            raise InvalidInput(f"is_failure is a function of a result, not {short_repr(is_failure, 60)}")
         self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter, alerts)
         self._concurrency = concurrency
         self._queue.app.time_limit = time_limit
@@ -193,13 +200,13 @@ class AsyncDeadLetterQueue(Declarations):
         the message says so.
         """
         await self._open()
-        retry = await self._run(ManualRetry.start(self._queue, task_id))
-        if not retry.is_here:
-            return retry.answer()
+        retry = await self._run(start_retry(self._queue, task_id))
+        if not isinstance(retry, ManualRetry):
+            return retry
         await self._run(retry.count())
         with retry.keep_lease(Broker(self._queue.core)):
             try:
-                value = await invoke_async(retry.function, *retry.args, **retry.kwargs)
+                value = await invoke_async(retry.prepare())
             except Exception as error:
                 return await self._run(retry.fail(error))
         return await self._run(retry.complete(value))

@@ -11,7 +11,7 @@ from redrive.capture import flows
 from redrive.capture.capture_alerts import Alert, AlertThresholds, AlertWatch, QueueLevels
 from redrive.capture.capture_hooks import ALERT, CaptureHooks, TaskEvent
 from redrive.capture.captured_task import CATEGORY_HEADER, ID_HEADER, POLICY_HEADER, TEMPLATE_HEADER
-from redrive.errors import Forbidden, RedriveError
+from redrive.errors import Forbidden, InvalidInput, RedriveError, short_repr
 from redrive.model.ids import ItemId
 from redrive.telemetry import events
 from redrive.telemetry.metrics import CAPTURE_ALERTS, CAPTURE_EVENTS, CAPTURE_UTILIZATION
@@ -26,6 +26,8 @@ class CaptureMonitor:
     """Reports what happens to the tasks of one queue. Nothing here waits, and nothing raises."""
 
     def __init__(self, core: Core, queue: str, thresholds: AlertThresholds) -> None:
+        if not isinstance(thresholds, AlertThresholds):
+            raise InvalidInput(f"alerts are AlertThresholds(…), not {short_repr(thresholds, 60)}")
         self._core = core
         self._queue = queue
         self.levels = QueueLevels(queue)

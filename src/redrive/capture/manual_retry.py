@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,78 +35,62 @@ from redrive.worker.worker import worker_name
 if TYPE_CHECKING:
     from redrive.capture.capture_queue import CaptureQueue
 
+Answer = dict[str, Any]
+"""What `retry_task` returns."""
 LEASE = MINUTE
 _EXTENSIONS = 3
 """How often a lease is extended within its time."""
 _log = events.logger("redrive.capture")
 
 
-class ManualRetry:
-    """A task that is leased for one run; or why it is not."""
+def start_retry(queue: CaptureQueue, task_id: str) -> Flow[ManualRetry | Answer]:
+    """Lease a task if this process can run it; otherwise make it due, and return the answer that says so."""
+    item = yield from flows.find_item(queue.core, queue.name, task_id)
+    if item is None:
+        return _refusal(task_id, f"there is no task '{task_id}' in '{queue.name}'")
+    if item.status not in (Status.PENDING, Status.FAILED, Status.DEAD):
+        return _refusal(task_id, f"task '{task_id}' is {STATUS_OF_ITEM[item.status]}")
+    name = item.headers.get(TASK_HEADER, "")
+    if queue.app.knows(name):
+        lease: Lease = yield from deliveries.lease_by_id(item.id, True, LEASE / SECOND, worker_name())
+        return ManualRetry(queue, task_id, item, lease)
+    if item.status is not Status.PENDING:
+        yield from manual_changes.change(queue.core, Verb.RETRY, item.id, None)
+    missing = "callback" if name in (CALLBACK, "") else f"function '{name}'"
+    return _refusal(
+        task_id,
+        f"this process has no {missing} for task '{task_id}'; it is due now, and the next retry processor of "
+        f"'{queue.name}' that has it runs it",
+    )
 
-    def __init__(self, queue: CaptureQueue, task_id: str, item: Item | None) -> None:
+
+def _refusal(task_id: str, problem: str) -> Answer:
+    return {"success": False, "task_id": task_id, "error": problem, "message": problem}
+
+
+class ManualRetry:
+    """A task that is leased for one run."""
+
+    def __init__(self, queue: CaptureQueue, task_id: str, item: Item, lease: Lease) -> None:
         self._queue = queue
         self._task_id = task_id
         self._item = item
-        self._lease: Lease | None = None
-        self._problem = ""
-        self.args: Sequence[Any] = ()
-        self.kwargs: dict[str, Any] = {}
-        self.function: Callable[..., Any]
-        self._began = 0.0
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is leased, to be run here."""
-        return self._lease is not None
-
-    @classmethod
-    def start(cls, queue: CaptureQueue, task_id: str) -> Flow[ManualRetry]:
-        """Lease the task if this process can run it; otherwise make it due."""
-        item = yield from flows.find_item(queue.core, queue.name, task_id)
-        retry = cls(queue, task_id, item)
-        if item is None:
-            retry._problem = f"there is no task '{task_id}' in '{queue.name}'"
-        elif item.status not in (Status.PENDING, Status.FAILED, Status.DEAD):
-            retry._problem = f"task '{task_id}' is {STATUS_OF_ITEM[item.status]}"
-        elif queue.app.knows(item.headers.get(TASK_HEADER, "")):
-            yield from retry._take(item)
-        else:
-            yield from retry._make_due(item)
-        return retry
-
-    def _take(self, item: Item) -> Flow[None]:
-        name = item.headers.get(TASK_HEADER, "")
-        lease: Lease = yield from deliveries.lease_by_id(item.id, True, LEASE / SECOND, worker_name())
-        self._lease, self._began = lease, time.perf_counter()
-        task = self._queue.app.tasks[name]
-        self.function = task.function
-        try:
-            self.args, self.kwargs = task.arguments.bind(lease.payload, lease.content_type, Context(lease, task))
-        except Exception as error:  # raised where the function is called, and recorded like any failure
-
-            def unreadable(*_: Any, _error: Exception = error, **__: Any) -> Any:
-                raise _error
-
-            self.args, self.kwargs, self.function = (), {}, unreadable
-        else:
-            if name == CALLBACK:
-                self.args = (self.kwargs["task"],)
-                self.kwargs, self.function = self.kwargs["extra"], self._queue.app.callback
+        self._lease = lease
+        self._name = lease.headers.get(TASK_HEADER, "")
+        self._began = time.perf_counter()
 
     def count(self) -> Flow[None]:
         """Count a run that an operator asked for, for the statistics."""
         return flows.count_manual_retry(self._queue.name)
 
-    def _make_due(self, item: Item) -> Flow[None]:
-        if item.status is not Status.PENDING:
-            yield from manual_changes.change(self._queue.core, Verb.RETRY, item.id, None)
-        name = item.headers.get(TASK_HEADER, CALLBACK)
-        missing = "callback" if name == CALLBACK else f"function '{name}'"
-        self._problem = (
-            f"this process has no {missing} for task '{self._task_id}'; it is due now, and the next retry processor of "
-            f"'{self._queue.name}' that has it runs it"
-        )
+    def prepare(self) -> Callable[[], Any]:
+        """Return the call that is the run. Raises if the function does not take what was captured."""
+        app = self._queue.app
+        task = app.tasks[self._name]
+        args, kwargs = task.arguments.bind(self._lease.payload, self._lease.content_type, Context(self._lease, task))
+        if self._name == CALLBACK:
+            return partial(app.callback, kwargs["task"], **kwargs["extra"])
+        return partial(task.function, *args, **kwargs)
 
     @contextmanager
     def keep_lease(self, broker: Broker) -> Iterator[None]:
@@ -120,32 +105,28 @@ class ManualRetry:
             thread.join()
 
     def _extend(self, broker: Broker, end: threading.Event) -> None:
-        assert self._lease is not None
         while not end.wait(LEASE / SECOND / _EXTENSIONS):
             try:
                 broker.extend(self._lease, LEASE / SECOND)
             except RedriveError as error:
                 _log.warning("lease_not_extended", task_id=self._task_id, error=str(error))
 
-    def complete(self, value: Any) -> Flow[dict[str, Any]]:
+    def complete(self, value: Any) -> Flow[Answer]:
         """The run returned this: the task is completed, unless that is a failed result."""
-        assert self._lease is not None
-        if self._item is not None and self._item.headers.get(TASK_HEADER) == CALLBACK:
+        if self._name == CALLBACK:
             try:
                 checked_result(value, self._queue.app.is_failure)
             except Exception as error:
                 return (yield from self.fail(error))
         yield from commit_call(Complete(self._lease.token, _result_of(value)))
-        was_exhausted = self._item is not None and self._item.status is Status.DEAD
         self._observe("completed")
+        was_exhausted = self._item.status is Status.DEAD
         self._queue.monitor.succeeded(self._lease.id, self._lease.headers, was_exhausted=was_exhausted)
         return {"success": True, "task_id": self._task_id, "result": value, "message": "the task succeeded"}
 
-    def fail(self, error: Exception) -> Flow[dict[str, Any]]:
+    def fail(self, error: Exception) -> Flow[Answer]:
         """The run failed: that is recorded, and the task is unchanged otherwise."""
         lease, item = self._lease, self._item
-        assert lease is not None
-        assert item is not None
         left = max(0, (item.ready_at or 0) - self._queue.core.clock.now())
         verdict = None if item.status is Status.DEAD else RetryVerdict(left, Status.FAILED)
         settled = yield from settle.fail(self._queue.core, lease, error, False, verdict)
@@ -160,13 +141,9 @@ class ManualRetry:
         }
 
     def _observe(self, outcome: str) -> None:
-        if (meter := self._queue.core.meter) is not None and self._lease is not None:
-            labels = (self._queue.name, self._lease.headers.get(TASK_HEADER, ""), outcome)
+        if (meter := self._queue.core.meter) is not None:
+            labels = (self._queue.name, self._name, outcome)
             meter.metrics.observe(HANDLER_SECONDS, labels, time.perf_counter() - self._began)
-
-    def answer(self) -> dict[str, Any]:
-        """Return why it is not run here."""
-        return {"success": False, "task_id": self._task_id, "error": self._problem, "message": self._problem}
 
 
 def _result_of(value: Any) -> Result | None:
