@@ -241,7 +241,7 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _importable(module: str) -> str:
-    """Return the name by which `redrive work` imports a module. It is empty where there is none, as in a shell."""
+    """Return the name by which `redrive work` imports a module. It is empty in a shell."""
     if module != "__main__":
         return module
     main = sys.modules[module]

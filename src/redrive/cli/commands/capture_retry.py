@@ -196,7 +196,7 @@ async def _retry_async(dlq: AsyncDeadLetterQueue, tasks: Sequence[str]) -> dict[
 
 
 def _task_id(dlq: DeadLetterQueue | AsyncDeadLetterQueue, typed: str) -> str | NotFound:
-    """Return the id of the task that is meant, or why there is none."""
+    """Return the id of the task that is meant, or the error."""
     (broker,) = dlq.brokers
     try:
         return task_of_item(find_task(broker, dlq.name, typed, redacted=False)).task_id
