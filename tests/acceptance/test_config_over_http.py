@@ -91,6 +91,7 @@ def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
     secret = token(project, "worker", "consumer", "producer")
     until(lambda: asks_for_tokens(server))
     project.put({"n": 1})
+    project.broker.put("tickets", "one that is there, and that a consumer may not look at", delay="1h")
     with connect(server.url, token=secret) as broker:
         with pytest.raises(Forbidden):
             broker.update_queue("jobs", max_size=5)
