@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
-from redrive.contract.admin_calls import Register, StepOperation
+from redrive.contract.admin_calls import ApplyRetention, Register, StepOperation
 from redrive.contract.item_calls import NewItem, Put
 from redrive.model.duration import MINUTE
 from redrive.testing.fake_clock import FakeClock
@@ -125,6 +125,28 @@ def _archived(broker: Broker) -> list[str]:
     return ids
 
 
+def _in_every_status(broker: Broker) -> list[str]:
+    """Ready with a key, delayed, held, failed, dead in place and in a dead queue, completed, leased, archived."""
+    furnish(broker)
+    broker.update_queue("jobs", keep_completed="30d", keep_dropped="1h")
+    ready = broker.put("jobs", 7, idempotency_key="k").id
+    waiting = [broker.put("jobs", 3, delay="1h").id, broker.put("jobs", 4, held_by="h").id]
+    failed, dead, done, leased, archived = (receipt.id for receipt in broker.put_many("jobs", range(5)))
+    broker.fail(broker.lease_by_id(failed), "boom")
+    broker.fail(broker.lease_by_id(dead), "boom", final=True)
+    broker.complete(broker.lease_by_id(done), result="r")
+    broker.lease_by_id(leased, lease_timeout="30d")
+    broker.archive(archived)
+    moved = broker.fail(broker.lease_by_id(broker.put("moving", 5).id), ValueError("boom"), final=True).id
+    return [ready, *waiting, failed, dead, done, leased, archived, moved]
+
+
+def _dropped(broker: Broker) -> list[str]:
+    ids = _in_every_status(broker)
+    broker.drop(ids, force=True)
+    return ids
+
+
 def _exported(broker: Broker) -> list[bytes]:
     """Items in every place, as lines."""
     _archived(broker)
@@ -206,6 +228,21 @@ OPERATIONS = (
     Operation("undo", _redriven, [lambda broker, ids: broker.undo(ids)]),
     Operation("archive", _many_dead, [lambda broker, ids: broker.archive(ids)]),
     Operation("restore", _archived, [lambda broker, ids: broker.restore(ids)]),
+    Operation("drop", _in_every_status, [lambda broker, ids: broker.drop(ids, force=True)]),
+    Operation("undo a drop", _dropped, [lambda broker, ids: broker.undo(ids)]),
+    Operation(
+        "put under the key of a dropped item",
+        _dropped,
+        [lambda broker, _: broker.put("jobs", 7, idempotency_key="k"), lambda broker, ids: broker.undo(ids)],
+    ),
+    Operation(
+        "archive and restore work",
+        _in_every_status,
+        [lambda broker, ids: broker.archive(ids), lambda broker, ids: broker.restore(ids)],
+    ),
+    Operation(
+        "retention of dropped items", _dropped, [lambda broker, _: broker._core.call(ApplyRetention())], later="2h"
+    ),
     Operation("purge", _archived, [lambda broker, ids: broker.purge(ids)]),
     Operation("move", _many_dead, [lambda broker, ids: broker.move(ids, "short")]),
     Operation("redrive edited", _many_dead, [lambda broker, ids: broker.redrive(ids[:3], payload="mended")]),

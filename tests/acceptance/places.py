@@ -120,7 +120,7 @@ _STANDINGS = " UNION ALL ".join(
         ("ready", "'pending'", "NULL"),
         ("scheduled", "status", "NULL"),
         ("lease", "'active'", "dead_reason"),
-        ("finished", "status", "dead_reason"),
+        ("finished", "CASE status WHEN 'dropped' THEN 'archived' ELSE status END", "dead_reason"),
     )
 )
 _ITEMS = f"""

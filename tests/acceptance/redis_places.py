@@ -18,8 +18,8 @@ from redrive.stores.redis.queue_state import counts_of, decode_queue
 from redrive.stores.redis.tables import decode_feed_entry
 from redrive.stores.rules.record import Record
 
-PLACES = ("ready", "waiting", "leases", "completed", "dead", "archived", "held")
-NAMED = {"leases": Status.ACTIVE, "completed": Status.COMPLETED, "dead": Status.DEAD, "archived": Status.ARCHIVED}
+PLACES = ("ready", "waiting", "leases", "completed", "dead", "archived", "dropped", "held")
+NAMED = {"leases": Status.ACTIVE, "completed": Status.COMPLETED, "dead": Status.DEAD}
 DEATH_INDEXES = ("dead_letters", "archived_dead_letters", "group")
 PARTS = "shdwy"
 DIGITS = 16
@@ -146,6 +146,8 @@ def _check_places(dump: Dump, items: dict[str, Record]) -> None:
 
 def _wanted(item: Record, place: Place) -> Place:
     """Where an item ought to be. What has fallen due is brought in by whoever leases, and not before."""
+    if item.status is Status.ARCHIVED:
+        return Place("dropped" if item.is_dropped else "archived", item.queue, item.retained_from)
     for kind, status in NAMED.items():
         if item.status is status:
             score = item.grant.deadline if item.grant is not None else place.score

@@ -145,6 +145,20 @@ async def test_own_redrive_is_undone_by_an_operator_of_the_queue(place: Place) -
     assert place.world.broker.get(letter).queue == "own-dead"
 
 
+async def test_drop_needs_manage_and_its_undo_operate_in_the_queue(place: Place) -> None:
+    letter = place.world.sides["own"].letter_id
+    assert (await place.call(OPERATOR, "items.delete", ids=[letter])).json["code"] == "forbidden"
+    assert (await place.call(MANAGER, "items.delete", ids=[letter])).status == 200
+    assert place.world.broker.get(letter).dropped is not None
+    assert (await place.call(OPERATOR, "items.undo", ids=[letter])).status == 200
+    foreign = place.world.sides["foreign"].letter_id
+    place.world.broker.drop(foreign)
+    for principal in (OPERATOR, MANAGER):
+        for call in ("items.undo", "dead.restore"):
+            assert (await place.call(principal, call, ids=[foreign])).json["code"] == "item_not_found"
+    assert place.world.broker.get(foreign).dropped is not None
+
+
 async def test_undo_of_many_is_for_those_who_may_everywhere(place: Place) -> None:
     id, before = await imported(place), place.pending("foreign-jobs")
     where = Filter(queue="own-jobs", status=Status.PENDING)

@@ -138,6 +138,7 @@ SAMPLES = (
     Sample("capture.retry", lambda s: {"queue": s.queue, "task_id": s.id}, ON_CALL, HERE),
     Sample("capture.archive", lambda s: {"queue": s.dead_queue, "task_id": s.letter_id}, ON_CALL, HERE),
     Sample("capture.restore", lambda s: {"queue": s.dead_queue, "task_id": s.letter_id}, ON_CALL, HERE),
+    Sample("capture.clear", lambda s: {"queue": s.dead_queue}, ADMIN, HERE),
     Sample("capture.statistics", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("feed.read", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("feed.read", lambda s: {}, LOOKS, ALL),
@@ -322,7 +323,7 @@ async def test_capture_creates_no_queue_for_those_who_may_not_manage_it(role: Ro
     assert ("own-new" in names, "foreign-new" in names) == (True, False)
 
 
-@pytest.mark.parametrize("route", ["capture.retry", "capture.archive", "capture.restore"])
+@pytest.mark.parametrize("route", ["capture.retry", "capture.archive", "capture.restore", "capture.clear"])
 async def test_audit_of_capture_names_the_caller(route: str, place: Place) -> None:
     await place.open()
     assert place.server is not None
@@ -331,11 +332,14 @@ async def test_audit_of_capture_names_the_caller(route: str, place: Place) -> No
     item_id = (await client.ok("capture.enqueue", queue="own-new", max_retries=0, **FAILED))["item_id"]
     if route == "capture.restore":
         place.world.broker.archive([item_id], actor="world")
-    place.caller.principal = everywhere(Role.OPERATOR)
-    answer = await client.call(route, queue="own-new", task_id="t", actor="mallory")
+    is_clear = route == "capture.clear"
+    place.caller.principal = everywhere(Role.ADMIN if is_clear else Role.OPERATOR)
+    named = {} if is_clear else {"task_id": "t"}
+    answer = await client.call(route, queue="own-new", actor="mallory", **named)
     assert answer.status == 200, answer
     entry = place.world.broker.audit(1)[0]
-    assert (entry.actor, entry.verb, entry.queue) == ("ann", route.removeprefix("capture."), "own-new")
+    verb = "drop" if is_clear else route.removeprefix("capture.")
+    assert (entry.actor, entry.verb, entry.queue) == ("ann", verb, "own-new")
 
 
 async def test_viewer_sees_a_captured_task_without_what_is_in_it(place: Place) -> None:

@@ -82,10 +82,10 @@ def test_life_of_a_dead_letter_on_every_store(url: str) -> None:
     assert cli.json("dead", "show", mended)["payload"] == {"n": 10}
     assert cli.json("dead", "archive", "-q", "dead-letters", "--yes", "2")["changed"] == 2
     assert cli.json("dead", "purge", "--all", "--yes", "3")["changed"] == 3
-    assert cli.json("queue", "drain", "jobs", "--yes", "1")["removed"] == 1
+    assert cli.json("queue", "drain", "jobs", "--yes", "1")["dropped"] == 1
     verbs = [entry["verb"] for entry in cli.json("audit")]
     assert {"redrive", "undo", "archive", "purge", "drop"} <= set(verbs)
-    cli("queue", "delete", "jobs")
+    cli("queue", "delete", "jobs", "--yes", "1")
 
 
 def test_errors_have_the_same_exit_codes_on_every_store(url: str) -> None:

@@ -111,8 +111,10 @@ def test_errors_of_capture_have_the_same_exit_codes_on_every_store(url: str) -> 
     assert cli.error("capture", "show", "unknown", exits=4)["code"] == "not_found"
     assert cli.error("capture", "show", "0123abcd", exits=4)["code"] == "not_found"
     assert cli.error("capture", "retry", "unknown", exits=4)["code"] == "not_found"
-    assert cli.error("capture", "archive", "waits", exits=5)["code"] == "wrong_status"
     assert cli.error("capture", "restore", "waits", exits=5)["code"] == "wrong_status"
+    assert cli.json("capture", "archive", "waits")[0]["status"] == "archived"
+    assert cli.error("capture", "archive", "waits", exits=5)["code"] == "wrong_status"
+    assert cli.json("capture", "restore", "waits")[0]["status"] == "pending"
     assert cli.error("capture", "retry", "--exhausted", exits=10)["code"] == "confirm_mismatch"
     several = cli.json("capture", "archive", "no-1", "unknown", exits=1)
     assert (several[0]["status"], several[1]["error"]["code"]) == ("archived", "not_found")
@@ -129,10 +131,27 @@ def test_errors_of_capture_have_the_same_exit_codes_on_every_store(url: str) -> 
         cli("capture", *wrong, exits=2)
 
 
+def test_clear_drops_what_waits_or_is_exhausted_and_says_how_to_undo_it(url: str) -> None:
+    cli = Cli(url)
+    fill(url)
+    count = cli.json("capture", "clear", "--dry-run")["matched"]
+    assert count == cli.json("capture", "status")["queue_size"]
+    assert cli.error("capture", "clear", exits=10)["code"] == "confirm_mismatch"
+    assert cli.error("capture", "clear", "--yes", str(count + 1), exits=10)["code"] == "confirm_mismatch"
+    cleared = cli("capture", "clear", "--yes", str(count))
+    assert f"{count} tasks dropped" in cleared.output
+    assert "dead restore -q captured --where dropped=true" in cleared.output
+    cli("dead", "restore", "-q", "captured", "--where", "dropped=true", "--yes", str(count))
+    removed = cli.json("capture", "clear", "--final", "--yes", str(count))
+    assert removed == {"dry_run": False, "matched": count, "removed": count, "undo_until": None}
+    assert cli.json("capture", "list", "--status", "archived")["tasks"] == []
+    cli("capture", "clear", exits=12)
+
+
 def test_queue_that_does_not_exist_is_not_created_by_a_command(file_url: str) -> None:
     cli = Cli(file_url)
     cli("queue", "create", "jobs")
-    for words in (["status"], ["list"], ["show", "a"], ["retry", "a"], ["archive", "a"], ["restore", "a"]):
+    for words in (["status"], ["list"], ["show", "a"], ["retry", "a"], ["archive", "a"], ["restore", "a"], ["clear"]):
         refused = cli("capture", *words, exits=4)
         assert "nothing was captured in 'captured' yet: there is no such queue" in refused.stderr
         assert "queue create captured" not in refused.stderr

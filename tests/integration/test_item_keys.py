@@ -100,6 +100,7 @@ def test_keys_of_ended_items_are_gone_after_a_while(
     completed, dropped, dead, moved, waiting = ids[:10], ids[10:20], ids[20:25], ids[25:30], ids[30:]
     broker.complete_items(completed)
     broker.drop(dropped)
+    broker.purge(dropped)
     broker.bury_items(dead)
     broker.move(moved, "morgue")
     assert stored() == MANY
@@ -133,6 +134,7 @@ def test_each_round_examines_no_more_than_its_limit(
 ) -> None:
     ids = put(broker)
     broker.drop(ids[: MANY // 2])
+    broker.purge(ids[: MANY // 2])
     assert broker._core.call(ApplyRetention(limit=7)) == 0
     clock.advance(LATER)
     rounds = [broker._core.call(ApplyRetention(limit=7)) for _ in range(MANY // 7 + 2)]

@@ -328,6 +328,25 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_dead_item_that_is_l
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 
+@pytest.mark.parametrize("verb", [Verb.ARCHIVE, Verb.DROP])
+def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive(
+    opened: Opened, redis_server: Server, verb: Verb
+) -> None:
+    store = opened()
+    keys = store._keys
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    ((first,), (second,)) = store.commit([Put("jobs", (item(),)), Put("jobs", (item(),))]).results
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        store = opened()
+        (leases,) = store.commit([LeaseByIds((first.id,))]).results
+        store.commit([bury(leases[0], store.read(GetQueue("jobs")).version)])
+        store.commit([ManualChange(Verb.ARCHIVE, (ManualTarget(first.id),), "me")])
+        assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+        store.commit([ManualChange(verb, (ManualTarget(second.id),), "me")])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
 def test_namespace_of_a_newer_release_is_refused_untouched(opened: Opened, redis_server: Server) -> None:
     keys = opened()._keys
     with contextlib.closing(redis_server.client()) as client:

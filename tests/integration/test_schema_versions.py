@@ -124,14 +124,18 @@ def test_result_that_was_kept_before_results_named_their_queue_is_still_there(
         assert (kept.value, kept.queue, kept.put_to) == (42, "", None)
 
 
+_COUNTS = (
+    "pending, failed, active, completed, dead, archived, dead_letters, put_total, completed_total, failed_total, "
+    "dead_total, moving"
+)
 OF_THE_FIRST_SCHEMA = (
     "INSERT INTO redrive_namespace (key, name) VALUES (1, 'default')",
     "INSERT INTO redrive_queue (key, namespace, name, settings, version, paused, is_dead_queue, created_at) "
     "VALUES (1, 'default', 'jobs', '{{}}', 1, 0, 0, 1)",
     "INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, payload) VALUES (9, 8, 1, 7, 5, {payload})",
     "INSERT INTO redrive_ready VALUES (1, 9, 4, 7, 9, NULL, 0, 0, 0, 0, 0, NULL, 0, 0, NULL)",
-    "INSERT INTO redrive_count VALUES (1, 1, 0, 0, 0, 0, 0, 0, 40, 30, 20, 10, 0)",
-    "INSERT INTO redrive_count_delta VALUES (1, 1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0)",
+    f"INSERT INTO redrive_count (queue, {_COUNTS}) VALUES (1, 1, 0, 0, 0, 0, 0, 0, 40, 30, 20, 10, 0)",
+    f"INSERT INTO redrive_count_delta (key, queue, {_COUNTS}) VALUES (1, 1, 0, 0, 0, 0, 0, 0, 0, 4, 3, 2, 1, 0)",
 )
 
 

@@ -31,7 +31,7 @@ def change_by_hand(twins: Twins, pick: random.Random) -> None:
     if not twins.ids[0]:
         return
     verb = pick.choice(
-        (Verb.UNDO, Verb.UNDO, Verb.MOVE, Verb.MOVE, Verb.PURGE, Verb.REDRIVE, Verb.REDRIVE, Verb.ARCHIVE)
+        (Verb.UNDO, Verb.UNDO, Verb.MOVE, Verb.MOVE, Verb.PURGE, Verb.REDRIVE, Verb.REDRIVE, Verb.ARCHIVE, Verb.DROP)
     )
     positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 2, 8]))]
     to = pick.choice([None, *QUEUES, "nowhere"]) if verb is not Verb.MOVE else pick.choice([None, *QUEUES, *QUEUES])
@@ -173,6 +173,8 @@ def some_filter(twins: Twins, pick: random.Random, *, few: bool = False) -> Make
         "headers": lambda: {"tenant": pick.choice(["a", "edited"])},
         "held": lambda: pick.random() < 0.5,
         "held_by": lambda: "h",
+        "archived": lambda: True,
+        "dropped": lambda: pick.random() < 0.5,
     }
     chance = 0.05 if few else 0.12
     conditions = {name: choose() for name, choose in possible.items() if pick.random() < chance}

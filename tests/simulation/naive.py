@@ -44,6 +44,8 @@ class Settings:
     keep_completed: float = 0
     keep_dead: float | None = None
     archive_after: float | None = None
+    keep_archived: float | None = None
+    keep_dropped: float = 0
 
     def given(self) -> dict[str, Any]:
         """As `create_queue` takes them."""
@@ -60,6 +62,8 @@ class Settings:
             "keep_completed": self.keep_completed,
             "keep_dead": self.keep_dead,
             "archive_after": self.archive_after,
+            "keep_archived": self.keep_archived,
+            "keep_dropped": self.keep_dropped,
         }
 
 
@@ -81,6 +85,12 @@ class Twin:
     held_by: str | None = None
     status: str | None = "pending"
     before_archive: str = ""
+    aside_at: int = NEVER
+    """When it was archived or dropped."""
+    dropped: bool = False
+    key_aside: tuple[int, float | str] | None = None
+    """The value and the time of its key, while that is free because it was dropped."""
+    put_to: str = ""
     deadline: int = NEVER
     deliveries: int = 0
     attempts: int = 0
@@ -159,6 +169,43 @@ class Naive:
             timeout = self.settings[twin.queue].idempotency_timeout
             until = timeout if isinstance(timeout, str) else self.now + timeout * SECOND
             self.keys[twin.queue, key] = (twin, twin.value, until)
+        twin.put_to = twin.queue
+
+    def drop(self, twin: Twin) -> None:
+        """A person drops an item: its key is free unless it was completed, and it is in the archive for a time."""
+        twin.deadline = NEVER
+        twin.status = "dead" if twin.was_dead else "pending" if twin.status == "active" else twin.status
+        twin.was_dead = False
+        owner, value, until = self.keys.get((twin.put_to, twin.key or ""), (None, 0, 0))
+        completed = "completed" in (twin.status, twin.before_archive if twin.status == "archived" else "")
+        if owner is twin and (not completed or isinstance(until, str)):
+            twin.key_aside = None if completed else (value, until)
+            del self.keys[twin.put_to, twin.key or ""]
+        if not self.settings[twin.queue].keep_dropped:
+            twin.status = None
+            return
+        if twin.status != "archived":
+            twin.before_archive, twin.status = twin.status or "", "archived"
+        twin.dropped, twin.aside_at = True, self.now
+        twin.rows += 1
+
+    def restore_obstacle(self, twin: Twin) -> str | None:
+        """What keeps an archived item from being restored."""
+        if twin.before_archive in ("pending", "failed") and self.is_full(twin.queue):
+            return "full"
+        other, _ = self.known(twin.put_to, twin.key) or (twin, 0)
+        is_taken = other is not twin and other.status != "archived" and twin.before_archive != "completed"
+        return "conflict" if twin.dropped and is_taken else None
+
+    def restore(self, twin: Twin) -> None:
+        """Out of the archive."""
+        if twin.dropped and twin.key_aside and self.known(twin.put_to, twin.key) is None:
+            value, until = twin.key_aside
+            if isinstance(until, str) or self.now < until:
+                self.keys[twin.put_to, twin.key or ""] = (twin, value, until)
+                twin.key_aside = None
+        twin.rows += twin.dropped or not self.was_letter(twin)
+        twin.status, twin.dropped = twin.before_archive, False
 
     def gets_failure(self, queue: str, key: str | None) -> Twin | None:
         """Whom a failure is added to that is put under a key; None where it is an item of its own."""
@@ -237,13 +284,34 @@ class Naive:
                 self.archive(twin)
             elif is_dead and self.is_past(twin, settings.keep_dead):
                 twin.status = None
+            self.clean_archived(twin, settings)
+
+    def clean_archived(self, twin: Twin, settings: Settings) -> None:
+        keep = settings.keep_dropped if twin.dropped else settings.keep_archived
+        since = twin.aside_at
+        if not twin.dropped and self.was_letter(twin):
+            since = twin.died_at
+        elif not twin.dropped and twin.before_archive == "completed":
+            since = twin.ended_at
+        if twin.status == "archived" and keep is not None and self.now >= since + keep * SECOND:
+            twin.status = None
 
     def is_past(self, twin: Twin, age: float | None) -> bool:
         return age is not None and self.now >= twin.died_at + age * SECOND
 
     def archive(self, twin: Twin) -> None:
-        twin.before_archive, twin.status = twin.status or "", "archived"
+        """Of what is no dead letter, the history has it. A key that ends with its completed item is not known again."""
+        owner, _, until = self.keys.get((twin.put_to, twin.key or ""), (None, 0, 0))
+        if owner is twin and twin.status == "completed" and isinstance(until, str):
+            del self.keys[twin.put_to, twin.key or ""]
+        twin.before_archive, twin.status, twin.aside_at = twin.status or "", "archived", self.now
+        twin.rows += not self.was_letter(twin)
         self.totals[twin.queue, "archived"] += 1
+
+    def was_letter(self, twin: Twin) -> bool:
+        """Whether it was archived as a dead letter."""
+        waits = twin.before_archive in ("pending", "failed")
+        return twin.before_archive == "dead" or (waits and self.is_dead_letter(twin))
 
     def is_dead_letter(self, twin: Twin) -> bool:
         return (

@@ -33,7 +33,19 @@ EVERY = 10
 # A run that did too little proves nothing: for each history, at least so many of these on average. The rare ones are
 # asked for only where there are many histories.
 FLOORS = {"put": 4.0, "leased": 3.0, "dead": 2.0, "recounted": 2.0, "letters": 1.0, "operations": 0.1} | dict.fromkeys(
-    ("completed", "failed", "released", "lost", "redriven", "archived", "restored", "moved", "undone", "removed"),
+    (
+        "completed",
+        "failed",
+        "released",
+        "lost",
+        "redriven",
+        "archived",
+        "restored",
+        "moved",
+        "undone",
+        "dropped",
+        "removed",
+    ),
     0.02 if THOROUGH else 0.0,
 )
 ERRORS = ("alpha trouble", "beta mishap", "gamma 7 trouble")
@@ -47,6 +59,8 @@ BY_HAND = (
     "archive",
     "restore",
     "drop",
+    "drop",
+    "undo a drop",
     "done",
     "move",
     "undo",
@@ -121,7 +135,13 @@ class RecountMachine(RuleBasedStateMachine):
         self.captured: Counter[str] = Counter()
         self.steps = 0
         retry = {"attempts": 2, "cooldown": "5s"}
-        keep = {"keep_completed": "20s", "keep_archived": "100s", "lease_timeout": "10s", "feed": "all"}
+        keep = {
+            "keep_completed": "20s",
+            "keep_archived": "100s",
+            "keep_dropped": "50s",
+            "lease_timeout": "10s",
+            "feed": "all",
+        }
         self.broker.create_queue("morgue", **keep, retry=retry, archive_after="60s")
         self.broker.create_queue("jobs", **keep, dead_queue="morgue", expire_timeout="90s")
         self.broker.create_queue("mails", **keep, retry=retry, keep_dead="80s", max_size=12, max_losses=2)
@@ -183,6 +203,8 @@ class RecountMachine(RuleBasedStateMachine):
                 self.broker.fail_items(ids, ERRORS[pick % 3])
             case "done":
                 self.broker.complete_items(ids)
+            case "undo a drop":
+                self.broker.undo(ids)
             case _:
                 getattr(self.broker, verb)(ids)
 
@@ -258,12 +280,16 @@ class RecountMachine(RuleBasedStateMachine):
         conditions: dict[str, Any] = {"status": STATUS.get(verb, "pending")}
         if verb == "undo":
             conditions["min_redrives"] = 1
+        if verb == "undo a drop":
+            conditions = {"status": "archived", "dropped": True}
+        if verb in ("archive", "drop"):
+            conditions = {"status": None}
         return [item.id for item in self.broker.find(limit=20, **conditions).items] or self.ids
 
     # The recount
 
     def recount(self) -> None:
-        items = self.pages(status=None)
+        items = self.pages(status=None, archived=True)
         by_id = {item.id: item for item in items}
         assert len(by_id) == len(items)
         for item in items:
@@ -292,6 +318,8 @@ class RecountMachine(RuleBasedStateMachine):
             for status in Status:
                 if status is not Status.DEAD:
                     self.same([item for item in here if item.status is status], status=status, **named)
+            self.same([item for item in here if item.status is not Status.ARCHIVED], status=None, **named)
+            self.same([item for item in here if item.dropped], status="archived", dropped=True, **named)
             if queue is not None:
                 stats, found = self.broker.stats(queue), Counter(item.status.value for item in here)
                 for name in ("pending", "failed", "active", "completed", "dead", "archived"):
@@ -334,7 +362,7 @@ class RecountMachine(RuleBasedStateMachine):
             assert kinds["dead"] + kinds["failed"] + kinds["lost"] + kinds["released"] == sum(
                 entry.event in ENDS for entry in item.history
             )
-            for name in ("redriven", "undone", "moved", "returned"):
+            for name in ("redriven", "undone", "moved", "returned", "dropped"):
                 assert kinds[name] == events[name], name
             assert kinds["leased"] == item.counters.deliveries
             assert kinds["put"] == 1
@@ -343,7 +371,8 @@ class RecountMachine(RuleBasedStateMachine):
         """Told from the feed, which has everything here. An id belongs to one queue: that of all that it did there."""
         whole = self.feed()
         homes = {item.id: item.queue for item in items}
-        homes |= {entry.source_id or entry.id: entry.queue for entry in whole}
+        # A failure that is put under a known key is told of the queue of the put, wherever the item is.
+        homes |= {entry.source_id or entry.id: entry.queue for entry in whole if entry.kind is not FeedKind.FAILED}
         found: Counter[tuple[str, str]] = Counter()
         for entry in whole:
             name = "completed" if entry.kind is FeedKind.DONE else entry.kind.value

@@ -64,6 +64,10 @@ RARE_FLOORS = dict.fromkeys(
         "redriven",
         "moved back",
         "archived",
+        "archived work",
+        "dropped",
+        "drop undone",
+        "key known again",
         "completed",
         "failed",
         *REASONS,
@@ -104,6 +108,8 @@ work_settings = st.builds(
     keep_completed=st.sampled_from([0, 10.5]),
     keep_dead=maybe(st.just(15.5)),
     archive_after=st.sampled_from([None, None, 12.5]),
+    keep_archived=st.sampled_from([None, None, 25.5]),
+    keep_dropped=st.sampled_from([18.5, 18.5, 0]),
 )
 work_settings = st.builds(with_limit, work_settings, st.sampled_from([1, None, 2, 0]))
 morgue_settings = st.builds(
@@ -124,7 +130,10 @@ SOME_LIMITS: list[Limits] = [
 ]
 
 
-VERBS = ("redrive", "redrive", "retry", "bury", "fail", "drop", "done", "archive", "restore", "hold", "unhold")
+VERBS = (
+    *("redrive", "redrive", "retry", "bury", "fail", "drop", "drop", "done", "archive", "restore", "undo", "undo"),
+    *("hold", "unhold"),
+)
 
 
 def own(limits: Limits) -> dict[str, Any]:
@@ -192,7 +201,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(
         queue=st.sampled_from(["jobs", "mails"]),
         value=st.sampled_from(["known", "known", "known", 0]),
-        drop=st.booleans(),
+        done=st.booleans(),
         key=st.sampled_from(["k", "k", "l", None]),
         limits=st.sampled_from([NO_LIMITS] * 4 + SOME_LIMITS),
     )
@@ -260,6 +269,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.archive(pick)
             case "restore":
                 self.restore(pick)
+            case "undo":
+                self.undo_drop(pick)
             case "hold":
                 self.hold(pick)
             case "unhold":
@@ -272,6 +283,14 @@ class BrokerMachine(RuleBasedStateMachine):
             self.redrive(pick)
         else:
             self.archive(pick)
+
+    @precondition(lambda self: any(twin.key for twin in self.naive.items))
+    @rule(pick=picks, undo=st.booleans())
+    def drop_what_has_a_key(self, pick: int, undo: bool) -> None:
+        if undo:
+            self.undo_drop(pick)
+        else:
+            self.take_away(pick, True, True)
 
     @rule(queue=st.sampled_from(["jobs", "mails"]), times=st.integers(2, 8))
     def wear_out(self, queue: str, times: int) -> None:
@@ -343,11 +362,12 @@ class BrokerMachine(RuleBasedStateMachine):
         value: int | str,
         key: str | None,
         limits: Limits,
-        drop: bool,
+        done: bool,
     ) -> None:
-        if drop and (twin := self.naive.gets_failure(queue, key)) is not None:
-            self.broker.drop(twin.id, force=True)
-            twin.status = None
+        if done and (twin := self.naive.gets_failure(queue, key)) is not None:
+            self.broker.complete_items(twin.id, force=True)
+            twin.dropped = False
+            self.naive.complete(twin)
         known, there = self.naive.known(queue, key), self.naive.gets_failure(queue, key)
         if isinstance(value, str):
             value = 1 if known is None else known[1]
@@ -474,9 +494,12 @@ class BrokerMachine(RuleBasedStateMachine):
         allowed: Callable[[Twin], bool],
         call: Callable[[str], Any],
         goes_to: Callable[[Twin], str] | None = None,
+        *,
+        with_key: bool = False,
     ) -> Twin | None:
-        """Change an item without a token; None if the broker refused, as it must."""
-        twin = chosen(pick, [twin for twin in self.naive.items if allowed(twin)], self.naive.items)
+        """Change an item without a token, mostly one `with_key`; None if the broker refused, as it must."""
+        items = sorted(self.naive.items, key=lambda twin: with_key and twin.key is not None)
+        twin = chosen(pick, [twin for twin in items if allowed(twin)], items)
         refusal: type[RedriveError] | None = None
         if twin.status is None:
             refusal = ItemNotFound
@@ -519,29 +542,54 @@ class BrokerMachine(RuleBasedStateMachine):
             self.naive.end(twin, "fail")
 
     def take_away(self, pick: int, force: bool, drop: bool) -> None:
-        verb = self.broker.drop if drop else self.broker.complete_items
-        if twin := self.by_hand(
-            pick, force, lambda t: drop or t.status != "completed", lambda id: verb(id, force=force)
+        if drop:
+            if twin := self.by_hand(
+                pick, force, lambda t: not t.dropped, lambda id: self.drop(id, force=force), with_key=True
+            ):
+                self.was_dropped(twin)
+        elif twin := self.by_hand(
+            pick, force, lambda t: t.status != "completed", lambda id: self.broker.complete_items(id, force=force)
         ):
-            if drop:
-                twin.status = None
-            else:
-                self.naive.complete(twin)
+            twin.dropped = False
+            self.naive.complete(twin)
+
+    def drop(self, id: str, *, force: bool) -> None:
+        self.settled = self.broker.drop(id, force=force)
+
+    def was_dropped(self, twin: Twin) -> None:
+        self.naive.drop(twin)
+        assert self.settled.status == twin.status
+        if twin.status is not None:
+            keep = self.naive.settings[twin.queue].keep_dropped
+            assert self.settled.undo_until == self.naive.now + keep * SECOND
+            self.tally["dropped"] += 1
 
     def archive(self, pick: int) -> None:
-        def allowed(twin: Twin) -> bool:
-            return twin.status in ("pending", "failed", "dead") and self.naive.is_dead_letter(twin)
-
+        allowed = lambda twin: twin.status in ("pending", "failed", "dead", "completed")  # noqa: E731
         if twin := self.by_hand(pick, False, allowed, self.broker.archive):
+            self.tally["archived work"] += twin.status != "dead"
             self.naive.archive(twin)
 
     def restore(self, pick: int) -> None:
-        archived = [twin for twin in self.naive.items if twin.status == "archived"]
-        twin = chosen(pick, archived, self.naive.items)
-        if twin.status == "archived" and twin.before_archive != "dead" and self.naive.is_full(twin.queue):
-            self.attempt(QueueFull, lambda: self.broker.restore(twin.id))
-        elif twin := self.by_hand(pick, False, lambda t: t.status == "archived", self.broker.restore):
-            twin.status = twin.before_archive
+        self.from_archive(pick, lambda twin: twin.status == "archived", self.broker.restore)
+
+    def undo_drop(self, pick: int) -> None:
+        self.from_archive(pick, lambda twin: twin.status == "archived" and twin.dropped, self.broker.undo)
+
+    def from_archive(self, pick: int, allowed: Callable[[Twin], bool], call: Callable[[str], Any]) -> None:
+        items = sorted(self.naive.items, key=lambda twin: twin.key_aside is not None)
+        twin = chosen(pick, [twin for twin in items if allowed(twin)], items)
+        if not allowed(twin):  # an undo of a redrive is left to others
+            return
+        refusal = self.naive.restore_obstacle(twin)
+        settled = self.attempt(
+            {"full": QueueFull, "conflict": IdempotencyConflict, None: None}[refusal], lambda: call(twin.id)
+        )
+        if refusal is None:
+            self.tally["drop undone"] += twin.dropped
+            self.tally["key known again"] += twin.dropped and twin.key_aside is not None
+            self.naive.restore(twin)
+            assert settled.status == twin.status
 
     def hold(self, pick: int) -> None:
         twin = chosen(pick, self.naive.items, self.naive.items)
@@ -604,6 +652,9 @@ class BrokerMachine(RuleBasedStateMachine):
             assert (item.queue, item.status.value, found) == (twin.queue, twin.status, twin.counters), twin
             assert len(item.history) + item.history_omitted == twin.rows, twin
             assert [death.queue for death in item.deaths] == twin.died_in
+            assert (item.dropped is not None) == (twin.dropped and twin.status == "archived"), twin
+            if twin.status == "archived":
+                assert (item.dead_reason is not None) == self.naive.was_letter(twin), twin
             if twin.status in ("pending", "failed"):
                 assert (item.ready_at, item.held_by) == (twin.ready_at, twin.held_by), twin
             if twin.status in ("pending", "failed", "active"):

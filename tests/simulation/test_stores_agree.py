@@ -102,6 +102,7 @@ def some_settings(pick: random.Random) -> dict[str, Any]:
         "lease_timeout": "20s",
         "archive_after": pick.choice([None, None, "50s"]),
         "keep_archived": pick.choice([None, None, "80s"]),
+        "keep_dropped": pick.choice(["40s", "7d", 0]),
         "search": pick.random() < 0.8,
         "feed": pick.choice(["all", "all", ["dead", "redriven"]]),
     }
@@ -227,12 +228,13 @@ def by_hand(twins: Twins, pick: random.Random) -> None:
         "drop": lambda side, broker: broker.drop(ids(side), force=force),
         "archive": lambda side, broker: broker.archive(ids(side)),
         "restore": lambda side, broker: broker.restore(ids(side)),
+        "undo": lambda side, broker: broker.undo(ids(side)),
         "fail": lambda side, broker: broker.fail_items(ids(side), "hand", force=force),
         "bury": lambda side, broker: broker.bury_items(ids(side), force=force, note="x"),
         "hold": lambda side, broker: broker.hold(ids(side), "h"),
         "unhold": lambda side, broker: broker.unhold("h"),
     }
-    verb = pick.choice(("redrive", "redrive", *verbs))
+    verb = pick.choice(("redrive", "redrive", "drop", "undo", *verbs))
     twins.ask(f"{verb} by hand {positions} force={force} to={to}", verbs[verb])
 
 

@@ -315,7 +315,7 @@ def test_export_with_hidden_secrets_cannot_be_imported(cli: Cli) -> None:
 # Narrow terminals
 
 
-TABLES = ("dead list", "dead groups", "queue list", "queue list mails", "operation list", "audit")
+TABLES = ("dead list", "dead groups", "queue list", "queue list mails --status archived", "operation list", "audit")
 
 
 def test_tables_fit_a_narrow_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

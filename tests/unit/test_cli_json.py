@@ -64,7 +64,7 @@ class Both:
             kill(broker, "jobs", [1, 2], ConnectionError("refused"))
             broker.archive([broker.find(status="dead", limit=1).items[0].id])
             broker.pause_queue("later")
-            self.ids = [item.id for item in broker.find(status="any").items]
+            self.ids = [item.id for item in broker.find(status="any", archived=True).items]
             self.operation = broker.start_operation("redrive", queue="later", rate=5, note="try").id
 
     def answer(self, call: str, **arguments: Any) -> Any:
@@ -130,8 +130,8 @@ def test_item_that_is_gone_is_removed_as_a_server_says(tmp_path: Path) -> None:
     cli = Cli(f"sqlite:///{tmp_path}/store.db")
     cli("queue", "create", "jobs")
     id = cli.json("queue", "push", "jobs", "1")["id"]
-    (dropped,) = cli.json("queue", "drop", id)
-    assert dropped["status"] == "removed"
+    (done,) = cli.json("queue", "done", id)
+    assert done["status"] == "removed"
 
 
 def test_item_whose_payload_may_not_be_seen_says_so() -> None:

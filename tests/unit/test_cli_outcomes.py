@@ -114,7 +114,6 @@ IGNORED = {
     "wait and no wait": ("dead", "redrive", "--all", "--wait", "5s", "--no-wait"),
     "wait and no wait of retry": ("queue", "retry", "--all-dead", "--wait", "5s", "--no-wait"),
     "wait and no wait of resume": ("operation", "resume", "7f3a90c1", "--wait", "5s", "--no-wait"),
-    "another status to archive": ("dead", "archive", "--where", "status=archived"),
     "another status to purge": ("dead", "purge", "--where", "status=dead"),
     "another status to restore": ("dead", "restore", "--where", "status=dead"),
     "two statuses to retry": ("queue", "retry", "--status", "failed", "--where", "status=dead"),

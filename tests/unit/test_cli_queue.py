@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -236,8 +237,35 @@ def test_fail_done_and_drop(cli: Cli) -> None:
     assert (failed["status"], failed["dead_reason"]) == ("dead", "retries_exhausted")
     assert cli.json("dead", "show", a)["deaths"][0]["cause"]["title"] == "Error: the address is wrong"
     assert "completed, and not kept" in cli("queue", "done", b).stdout
-    assert "removed for good" in cli("queue", "drop", c).stdout
-    assert cli.error("queue", "drop", c, exits=4)["code"] == "item_not_found"
+    assert f"redrive undo {c[:8]}" in cli("queue", "drop", c).stdout
+    assert cli.error("queue", "drop", c, exits=5)["code"] == "wrong_status"
+
+
+def test_drop_says_until_when_it_can_be_undone_and_undo_who_did_it(cli: Cli) -> None:
+    a, b, c = push(cli, 1, 2, 3)
+    (dropped,) = cli.json("queue", "drop", a[:8])
+    assert dropped["status"] == "archived"
+    item = cli.json("dead", "show", a)
+    assert item["history"][-1]["event"] == "dropped"
+    at, until = (datetime.fromisoformat(text) for text in (item["history"][-1]["at"], dropped["undo_until"]))
+    assert until - at == timedelta(days=7)
+    shown = cli("dead", "show", a)
+    actor = item["history"][-1]["actor"]
+    assert f"{actor} dropped it at {item['history'][-1]['at'][:10]}" in shown.stderr
+    assert f"Bring it back: redrive undo {a[:8]}" in shown.stderr
+    assert [each["id"] for each in cli.json("queue", "list", "jobs", "--oldest")["items"]] == [b, c]
+    assert cli.json("queue", "list", "jobs", "--status", "archived")["items"][0]["id"] == a
+    assert cli.json("undo", a[:8], "--dry-run")["changed"] == 1
+    (undone,) = cli.json("undo", a[:8])
+    assert (undone["status"], undone["undone"]["actor"]) == ("pending", actor)
+    assert undone["undone"]["at"] == item["history"][-1]["at"]
+    text = cli("queue", "drop", a, b).stdout.splitlines()
+    assert [line[:8] for line in text] == [a[:8], b[:8]]
+    assert all("dropped; until 20" in line and f": redrive undo {line[:8]}" in line for line in text)
+    assert f"undo: pending in jobs; {actor} dropped it at 20" in cli("undo", a).stdout
+    cli("queue", "update", "jobs", "--keep-dropped", "0s")
+    assert "removed for good" in cli("queue", "drop", a).stdout
+    assert cli.error("undo", a, exits=4)["code"] == "item_not_found"
 
 
 def test_item_that_a_worker_has_needs_force(cli: Cli) -> None:
@@ -263,7 +291,7 @@ def test_of_several_items_each_stands_for_itself(cli: Cli) -> None:
 # Drain and prune
 
 
-def test_drain_removes_what_waits_and_nothing_else(cli: Cli) -> None:
+def test_drain_drops_what_waits_and_nothing_else(cli: Cli) -> None:
     with cli.broker() as broker:
         kill(broker, "jobs", [0])
         broker.put("jobs", 1)
@@ -271,11 +299,21 @@ def test_drain_removes_what_waits_and_nothing_else(cli: Cli) -> None:
         broker.put_many("jobs", range(5))
     assert cli.json("queue", "drain", "jobs", "--dry-run")["matched"] == 5
     cli("queue", "drain", "jobs", "--yes", "4", exits=10)
-    cli("queue", "drain", "jobs", "--yes", "any", exits=2)
-    assert cli.json("queue", "drain", "jobs", "--yes", "5")["removed"] == 5
+    drained = cli.json("queue", "drain", "jobs", "--yes", "5")
+    assert (drained["dropped"], drained["undo_until"] > "2026") == (5, True)
     stats = cli.json("queue", "show", "jobs")["stats"]
-    assert (stats["pending"], stats["active"], stats["dead"]) == (0, 1, 1)
-    assert cli("queue", "drain", "jobs", exits=12).stdout == "There is nothing to remove.\n"
+    assert (stats["pending"], stats["active"], stats["dead"], stats["archived"]) == (0, 1, 1, 5)
+    assert cli("queue", "drain", "jobs", exits=12).stdout == "Nothing is to be dropped.\n"
+
+
+def test_drained_items_come_back_together(cli: Cli) -> None:
+    push(cli, *range(5))
+    told = cli("queue", "drain", "jobs", "--yes", "any")
+    assert "5 items dropped: pending 5" in told.stdout
+    restore = "dead restore -q jobs --where dropped=true"
+    assert f"comes back by: redrive {restore}" in told.stderr
+    cli(*restore.split(), "--yes", "5")
+    assert cli.json("queue", "show", "jobs")["stats"]["pending"] == 5
 
 
 def test_drain_of_a_dead_queue_warns_that_these_are_dead_letters(cli: Cli) -> None:
@@ -301,6 +339,23 @@ def test_prune_removes_what_is_over(cli: Cli) -> None:
     with cli.broker() as broker:
         kill(broker, "mails", [1])
     assert cli.json("queue", "prune", "--status", "dead", "--yes", "1")["by_status"] == {"dead": 1}
+    assert not cli.json("queue", "list", "mails", "--status", "archived")["items"]
+
+
+def test_prune_removes_what_was_dropped(cli: Cli) -> None:
+    (id,) = push(cli, 1)
+    cli("queue", "drop", id)
+    assert cli.json("queue", "prune", "--yes", "1")["removed"] == 1
+    assert cli.error("undo", id, exits=4)["code"] == "item_not_found"
+
+
+def test_archive_takes_items_of_any_status(cli: Cli) -> None:
+    a, b = push(cli, 1, 2)
+    assert "archive: archived in jobs" in cli("dead", "archive", a).stdout
+    cli("dead", "archive", "--where", "status=pending", "-q", "jobs", "--yes", "1")
+    cli("dead", "restore", a, b)
+    cli("dead", "archive", a, b, "--note", "later", "--yes", "2")
+    assert cli.json("queue", "show", "jobs")["stats"]["archived"] == 2
 
 
 # Watch and logs

@@ -201,7 +201,7 @@ def test_late_failure_whose_queue_is_gone_takes_no_other_end_along(app: App, bro
     with Worker(app, broker=broker, concurrency=2):
         both.wait(PATIENCE_SECONDS)
         broker.drop(gone, force=True)
-        broker.delete_queue("other")
+        broker.delete_queue("other", confirm=1)
         go.set()
         item(broker, done, Status.COMPLETED)
 

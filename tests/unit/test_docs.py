@@ -41,6 +41,7 @@ PAGES_WITH_EXAMPLES = [
         )
     ),
     *(ROOT / "docs/reference" / f"{name}.md" for name in ("export-format", "log-events", "metrics", "settings")),
+    ROOT / "docs/concepts/item-lifecycle.md",
     ROOT / "docs/stores/sqlite.md",
 ]
 # Their examples are tests.

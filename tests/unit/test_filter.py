@@ -46,14 +46,17 @@ CONDITIONS: dict[str, tuple[list[Any], list[Any]]] = {
     "headers": ([{}, {"tenant": "a"}, {"zone": "x", "tenant": "a"}], [{"tenant": "b"}, {"tenant": "a", "more": ""}]),
     "held": ([True], [False]),
     "held_by": (["ada"], ["bob"]),
+    "dropped": ([False, None], [True]),
     "id_prefix": (["", "ab", "ab" * 16], ["b", "AB", "ab" * 16 + "0"]),
 }
+NO_CONDITION = {"archived"}
+"""What widens a filter."""
 LOOKED_UP = {"words", "operation", "ids"}
 """What stores look up, as the docstring of `matches` says."""
 
 
 def test_every_condition_is_looked_at_or_looked_up() -> None:
-    assert CONDITIONS.keys() | LOOKED_UP == set(Filter.__struct_fields__)
+    assert CONDITIONS.keys() | LOOKED_UP | NO_CONDITION == set(Filter.__struct_fields__)
     assert not CONDITIONS.keys() & LOOKED_UP
     for name in LOOKED_UP:
         assert f"`{name}`" in (matches.__doc__ or "")
@@ -74,6 +77,27 @@ def test_all_conditions_must_be_met(name: str) -> None:
     everything = {each: met[0] for each, (met, _) in CONDITIONS.items()}
     assert matches(Filter(**everything), DEAD)
     assert not matches(Filter(**{**everything, name: CONDITIONS[name][1][0]}), DEAD)
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        (Filter(status=None), False),
+        (Filter(status=None, queue="morgue"), False),
+        (Filter(status=None, dropped=False), False),
+        (Filter(status=Status.ARCHIVED), True),
+        (Filter(status=None, archived=True), True),
+        (Filter(status=None, dropped=True), True),
+        (Filter(status=None, id_prefix="ab"), True),
+        (Filter(status=None, ids=(DEAD.id,)), True),
+        (Filter(status=None, operation="x"), True),
+        (Filter(status=Status.ARCHIVED, dropped=False), False),
+        (Filter(status=None, archived=True, dropped=False), False),
+    ],
+)
+def test_archived_items_are_left_out_unless_they_are_asked_for(where: Filter, meant: bool) -> None:
+    dropped = msgspec.structs.replace(DEAD, status=Status.ARCHIVED, is_dead_letter=False, is_dropped=True)
+    assert matches(where, dropped) is meant
 
 
 @pytest.mark.parametrize("status", [Status.PENDING, Status.FAILED, Status.ACTIVE])

@@ -15,7 +15,7 @@ SHARED = {
     *("registrations", "puts", "leases", "settle", "verdicts", "manual_changes", "redrive", "operations", "operation"),
     *("moves", "maintenance", "queries", "feed", "find", "groups", "dead_letters", "low_water_marks", "deliveries"),
     *("inspection", "export_import", "retry_policy", "config", "base", "handle", "async_broker", "replies"),
-    *("lease_by_id", "flows"),
+    *("lease_by_id", "flows", "archive"),
 }
 """Names of the same part of the same contract in several layers or backends."""
 TRADE_NOUNS = {"tracing"}

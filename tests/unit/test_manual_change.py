@@ -31,15 +31,15 @@ RESTING = [status for status in Status if status not in (Status.ACTIVE, Status.M
 
 # The verbs that apply to an item in each status, when it is no dead letter (a dead one always is) and when it is one.
 APPLIES = {
-    (Status.PENDING, False): "bury done drop fail move",
-    (Status.FAILED, False): "bury done drop fail move retry",
+    (Status.PENDING, False): "archive bury done drop fail move",
+    (Status.FAILED, False): "archive bury done drop fail move retry",
     (Status.PENDING, True): "archive bury done drop fail move redrive",
     (Status.FAILED, True): "archive bury done drop fail move redrive retry",
     (Status.DEAD, True): "archive done drop move redrive retry",
     (Status.ARCHIVED, False): "done drop purge restore",
-    (Status.COMPLETED, False): "drop",
+    (Status.COMPLETED, False): "archive drop",
 }
-FORCED = {False: "bury done drop fail move retry", True: "archive bury done drop fail move redrive retry"}
+FORCED = {False: "archive bury done drop fail move retry", True: "archive bury done drop fail move redrive retry"}
 
 
 def applying(item: ItemSnapshot, *, force: bool = False) -> str:
@@ -127,8 +127,19 @@ def test_undo_is_for_what_was_brought_back_and_leased_by_nobody_since(
     item = ItemSnapshot(ID, Status.PENDING, False, None, entry, queue, 3)
     assert ("undo" in applying(item).split()) is undoes
     if not undoes:
-        with pytest.raises(WrongStatus, match="brought back, and leased by nobody since"):
+        with pytest.raises(WrongStatus, match="for items that are dropped or redriven and not leased since"):
             check_manual_change(Verb.UNDO, item, force=False)
+
+
+def test_dropped_item_can_be_undone_and_not_dropped_again() -> None:
+    entry = HistoryEntry(Instant(0), HistoryEvent.DROPPED, "jobs", 3, operation="one")
+    dropped = ItemSnapshot(ID, Status.ARCHIVED, False, None, entry, "jobs", 3, is_dropped=True)
+    assert applying(dropped) == "done purge restore undo"
+    with pytest.raises(WrongStatus, match=r"it is dropped, and drop is for .*; it is in the archive already"):
+        check_manual_change(Verb.DROP, dropped, force=True)
+    check_manual_change(Verb.UNDO, dropped, force=False, undoes="one")
+    with pytest.raises(WrongStatus):
+        check_manual_change(Verb.UNDO, dropped, force=False, undoes="another")
 
 
 @pytest.mark.parametrize(

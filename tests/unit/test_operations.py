@@ -323,7 +323,8 @@ def test_plan_names_what_would_be_left_out(broker: Broker) -> None:
     assert (plan.total, plan.changed, plan.queues) == (3, 2, {"jobs": 2})
     assert (plan.skipped, plan.samples) == ({"item_active": 1}, {"item_active": (active,)})
     assert broker.plan_operation("redrive", status="pending").skipped == {"wrong_status": 2}
-    assert broker.plan_operation("archive", status="any").skipped == {"wrong_status": 2, "item_active": 1}
+    assert broker.plan_operation("archive", status="any").skipped == {"item_active": 1}
+    assert broker.plan_operation("retry", status="any").skipped == {"wrong_status": 2, "item_active": 1}
     assert broker.plan_operation("undo").skipped == {"wrong_status": 2}
     assert broker.plan_operation("move", to="nowhere").skipped == {"queue_not_found": 2}
 
@@ -334,6 +335,18 @@ def test_plan_knows_that_a_queue_can_be_full(broker: Broker) -> None:
     broker.put("jobs", "work")
     assert broker.plan_operation("redrive").skipped == {"queue_full": 2}
     assert broker.run_operation(broker.start_operation("redrive").id).skipped == {"queue_full": 2}
+
+
+def test_plan_knows_that_restored_work_needs_room(broker: Broker) -> None:
+    ids = [receipt.id for receipt in broker.put_many("jobs", range(4))]
+    broker.archive(ids[:2])
+    broker.drop(ids[2:])
+    broker.update_queue("jobs", max_size=3)
+    for verb, where in (("restore", {}), ("undo", {"status": "archived", "dropped": True})):
+        plan = broker.plan_operation(verb, **where)
+        done = broker.run_operation(broker.start_operation(verb, **where).id)
+        assert (plan.changed, plan.skipped) == (done.changed, done.skipped), verb
+        assert done.changed + done.skipped["queue_full"] == (4 if verb == "restore" else 1)
 
 
 def test_plan_agrees_with_what_happens(broker: Broker) -> None:

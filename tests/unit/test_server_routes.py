@@ -140,6 +140,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "capture.retry": (404, "not_found", {"queue": "jobs", "task_id": NO_ID}),
     "capture.archive": (404, "queue_not_found", {"task_id": "t"}),
     "capture.restore": (404, "not_found", {"queue": "jobs", "task_id": "t"}),
+    "capture.clear": (409, "confirm_mismatch", {"queue": "jobs", "confirm": 3}),
     "capture.statistics": (404, "queue_not_found", {"queue": "captured"}),
 }
 
@@ -241,10 +242,17 @@ async def _(bench: Bench) -> None:
     held = (await bench.ok("queue.lease", queue="jobs"))["items"]
     assert await bench.ok("queue.clear", queue="jobs", dry_run=True) == {"removed": 0, "left": 2}
     await bench.client.refused("queue.clear", 409, "confirm_mismatch", queue="jobs", confirm=3)
-    assert await bench.ok("queue.clear", queue="jobs", confirm=2, actor="ann") == {"removed": 2, "left": 0}
+    cleared = await bench.ok("queue.clear", queue="jobs", confirm=2, actor="ann")
+    assert (cleared["removed"], cleared["left"], cleared["undo_until"] > "2026") == (2, 0, True)
     stats = await bench.ok("queue.stats", queue="jobs")
-    assert (stats["pending"], stats["active"], stats["dead"]) == (0, len(held), 1)
+    assert (stats["pending"], stats["active"], stats["dead"], stats["archived"]) == (0, len(held), 1, 2)
     assert (await bench.ok("audit.list"))["entries"][0]["actor"] == "ann"
+    # What is dropped is not dropped again, and goes for good only where that is said.
+    assert await bench.ok("queue.clear", queue="jobs", statuses=["archived"]) == {"removed": 0, "left": 0}
+    both = {"queue": "jobs", "statuses": ["dead", "archived"], "destructive": True}
+    assert await bench.ok("queue.clear", **both, confirm=3) == {"removed": 3, "left": 0}
+    stats = await bench.ok("queue.stats", queue="jobs")
+    assert (stats["active"], stats["dead"], stats["archived"]) == (len(held), 0, 0)
 
 
 RETRY = {"attempts": 3, "delay": "exponential", "base": "1m", "cap": "1h", "by_type": {"app.Busy": {"cooldown": "5s"}}}
@@ -372,7 +380,18 @@ async def _(bench: Bench) -> None:
 @story("items.delete")
 async def _(bench: Bench) -> None:
     answer = await bench.ok("items.delete", ids=[await bench.put()], actor="ann")
-    assert answer["items"][0]["status"] == "removed"
+    (dropped,) = answer["items"]
+    assert (dropped["status"], dropped["undo_until"] > "2026") == ("archived", True)
+    assert not (await bench.ok("items.list", queue="jobs"))["items"]
+    for asked in ({"status": "archived"}, {"archived": True}, {"dropped": True}):
+        (item,) = (await bench.ok("items.list", queue="jobs", **asked))["items"]
+        assert (item["id"], item["history"][-1]["event"], item["history"][-1]["actor"]) == (
+            dropped["id"],
+            "dropped",
+            "ann",
+        )
+    (restored,) = (await bench.ok("items.undo", ids=[dropped["id"]]))["items"]
+    assert (restored["status"], "undo_until" in restored) == ("pending", False)
 
 
 @story("items.retry")
@@ -592,6 +611,18 @@ async def _(bench: Bench) -> None:
     await bench.captured(max_retries=0)
     await bench.ok("capture.archive", task_id="wf_1")
     assert (await bench.ok("capture.restore", task_id="wf_1"))["status"] == "exhausted"
+
+
+@story("capture.clear")
+async def _(bench: Bench) -> None:
+    await bench.captured(max_retries=0)
+    answer = await bench.ok("capture.clear", actor="ann")
+    assert (answer["cleared"], answer["undo_until"][:4].isdigit()) == (1, True)
+    assert (await bench.ok("audit.list"))["entries"][0]["actor"] == "ann"
+    assert (await bench.ok("capture.get", task_id="wf_1"))["status"] == "archived"
+    await bench.ok("capture.restore", task_id="wf_1")
+    assert (await bench.ok("capture.clear", confirm=1)) == {"cleared": 1}
+    assert (await bench.ok("capture.list", status="archived"))["tasks"] == []
 
 
 @story("capture.statistics")

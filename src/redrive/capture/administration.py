@@ -1,4 +1,4 @@
-"""What the command line and a server do with a capture queue that exists: read, retry, archive, restore, count.
+"""What an operator does with a capture queue that exists: read, retry, archive, restore, clear, count.
 
 Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with secrets redacted.
 """
@@ -8,23 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, run_query
-from redrive.broker.flows import manual_changes, registrations
+from redrive.broker.flows import clearance, manual_changes, registrations
 from redrive.broker.flows import queues as queue_flows
 from redrive.broker.redaction import queues_of, redaction_for
+from redrive.broker.validation import check_integer
 from redrive.capture import flows
 from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import TaskNotFoundError
 from redrive.capture.capture_settings import SETTINGS_KIND, CaptureSettings, resolve_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
-from redrive.contract.queries import GetItem
-from redrive.errors import InvalidInput, ItemNotFound
+from redrive.contract.queries import GetItem, GetStats
+from redrive.errors import ConfirmationMismatch, InvalidInput, ItemNotFound
+from redrive.model.filter import Filter
 from redrive.model.ids import check_id
 from redrive.model.item import Item, Settled, Status
+from redrive.model.queue import QueueStats
 from redrive.model.state_machine import Verb
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
+
+_MOST = 2**31 - 1
 
 
 def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
@@ -80,6 +85,29 @@ def change(core: Core, item: Item, verb: Verb, actor: str | None) -> Flow[DeadLe
         return DeadLetterStatus.PENDING
     settled: Settled = yield from manual_changes.change(core, verb, item.id, actor)
     return STATUS_OF_ITEM[settled.status or Status.COMPLETED]
+
+
+def count_clearable(queue: str) -> Flow[int]:
+    """Count the tasks that `clear` takes: those that wait, and exhausted ones."""
+    stats: QueueStats = yield from run_query(GetStats(queue))
+    return stats.pending + stats.failed + stats.dead
+
+
+def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None) -> Flow[list[Settled]]:
+    """Drop all tasks that wait or are exhausted. With `confirm`, their number, remove them permanently.
+
+    Raises ConfirmationMismatch if they are not as many.
+    """
+    if confirm is not None:
+        check_integer("confirm", confirm, 0, _MOST)
+        count = yield from count_clearable(queue)
+        if confirm != count:
+            raise ConfirmationMismatch(f"clearing capture queue '{queue}'", confirm, count)
+    cleared: list[Settled] = []
+    for status in (Status.PENDING, Status.FAILED, Status.DEAD):
+        where = Filter(queue=queue, status=status)
+        cleared += yield from clearance.clear(core, where, actor, final=confirm is not None)
+    return cleared
 
 
 def has_processor(queue: str) -> Flow[bool]:

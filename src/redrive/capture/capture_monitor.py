@@ -58,9 +58,18 @@ class CaptureMonitor:
         self.watch()
 
     def archived(self, item: ItemId, headers: Mapping[str, str], *, is_undone: bool) -> None:
-        """An exhausted task was archived, or restored."""
-        event, change = (TaskEvent.RESTORED, 1) if is_undone else (TaskEvent.ARCHIVED, -1)
-        self._report(event, item, headers, size=change, exhausted=change)
+        """A task was archived, or restored."""
+        self._report(TaskEvent.RESTORED if is_undone else TaskEvent.ARCHIVED, item, headers)
+        self._read_again()
+
+    def cleared(self, count: int, *, is_final: bool) -> None:
+        """Tasks were dropped, or removed permanently."""
+        _log.info("tasks_cleared", queue=self._queue, count=count, final=is_final)
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """Read the levels before they are used again: what was changed may have had any status."""
+        self.levels.read_at = None
         self.watch()
 
     def watch(self) -> None:

@@ -12,9 +12,9 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import queues, registrations, settle
+from redrive.broker.flows import manual_changes, queues, registrations, settle
 from redrive.broker.flows.deliveries import queue_name
-from redrive.capture import flows
+from redrive.capture import administration, flows
 from redrive.capture.capture_alerts import AlertThresholds
 from redrive.capture.capture_errors import CaptureDisabledError
 from redrive.capture.capture_monitor import CaptureMonitor
@@ -274,10 +274,17 @@ class CaptureQueue:
 
     def archive(self, task_id: str, verb: Verb) -> Flow[bool]:
         """Archive or restore a task. Returns False if it does not exist."""
-        item: Item | None = yield from flows.archive(self.core, self.name, task_id, verb)
+        item: Item | None = yield from flows.find_item(self.core, self.name, task_id)
         if item is not None:
+            yield from manual_changes.change(self.core, verb, item.id, None)
             self.monitor.archived(item.id, item.headers, is_undone=verb is Verb.RESTORE)
         return item is not None
+
+    def clear(self, confirm: int | None) -> Flow[int]:
+        """Drop all tasks that wait or are exhausted, or remove them permanently. Returns how many."""
+        count = len((yield from administration.clear(self.core, self.name, confirm)))
+        self.monitor.cleared(count, is_final=confirm is not None)
+        return count
 
     def statistics(self) -> Flow[dict[str, Any]]:
         """Return counts of tasks."""

@@ -208,15 +208,24 @@ class DeadLetterQueue(Declarations):
         return self._run(retry.complete(value))
 
     def archive_task(self, task_id: str) -> bool:
-        """Put an exhausted task aside: it does not count for max_size any more. Returns False if it does not exist.
+        """Put a task aside: it is not retried, and does not count for max_size. Returns False if it does not exist.
 
-        Raises WrongStatus for a task that is not exhausted.
+        Raises ItemActive for a task that is being retried now.
         """
         return self._change(task_id, Verb.ARCHIVE)
 
     def restore_task(self, task_id: str) -> bool:
-        """Undo `archive_task`. Returns False if there is no such task."""
+        """Undo `archive_task`, or `clear_all` for this task: it is what it was. Returns False if it does not exist."""
         return self._change(task_id, Verb.RESTORE)
+
+    def clear_all(self, *, confirm: int | None = None) -> int:
+        """Put all tasks aside that wait or are exhausted, and return how many. Their ids are free.
+
+        They can be restored for `keep_dropped` of the queue, which is 7 days. With `confirm`, their number, they are
+        removed permanently; raises ConfirmationMismatch if they are not as many. Tasks that are being retried now stay.
+        """
+        self._open()
+        return self._run(self._queue.clear(confirm))
 
     def _change(self, task_id: str, verb: Verb) -> bool:
         self._open()

@@ -1,4 +1,4 @@
-"""What a capture queue does, as flows: capture, find, retry, archive, count."""
+"""What a capture queue does, as flows: capture, find, list, count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from redrive.broker.flow import Flow, run_query
-from redrive.broker.flows import deliveries, manual_changes, registrations
+from redrive.broker.flows import deliveries, registrations
 from redrive.broker.flows.inspection import check_cursor
 from redrive.broker.flows.settle import Judged, judge_first_failure, put_judged
 from redrive.broker.validation import check_integer, to_instant
@@ -55,7 +55,6 @@ from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_labe
 from redrive.model.payload import JSON, encode_payload
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.retry_policy import RetryPolicy
-from redrive.model.state_machine import Verb
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 
@@ -196,12 +195,15 @@ def check_priority(priority: str | int | None) -> int:
 
 
 def find_item(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
-    """Return the item of a task: the one that holds its id, or else the newest one that completed."""
+    """Return the item of a task: the one that holds its id, or else the newest one that completed, or was cleared."""
     task_id = check_label("task_id", task_id)
     found: Item | None = yield from _owner(core, queue, task_id)
-    if found is not None:
-        return found
-    where = Filter(queue=queue, status=Status.COMPLETED, headers={ID_HEADER: task_id})
+    for status in (Status.COMPLETED, Status.ARCHIVED):
+        found = found or (yield from _newest(Filter(queue=queue, status=status, headers={ID_HEADER: task_id})))
+    return found
+
+
+def _newest(where: Filter) -> Flow[Item | None]:
     cursor: str | None = None
     while True:
         page: Page = yield from run_query(FindItems(where, Order.NEWEST, 1, cursor))
@@ -321,14 +323,6 @@ def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) ->
         if len(found) >= limit:
             break
     return found, f"{index}:{place or ''}" if index < len(filters) else None
-
-
-def archive(core: Core, queue: str, task_id: str, verb: Verb) -> Flow[Item | None]:
-    """Archive or restore a task, and return its item as it was. None: it does not exist."""
-    item: Item | None = yield from find_item(core, queue, task_id)
-    if item is not None:
-        yield from manual_changes.change(core, verb, item.id, None)
-    return item
 
 
 def count_manual_retry(queue: str) -> Flow[None]:

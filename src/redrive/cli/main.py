@@ -18,7 +18,7 @@ COMMANDS = {
         "Calls that failed outside a queue: what was captured, what is exhausted, retry it.",
     ),
     "operation": ("redrive.cli.commands.operation:operation", "Changes of many items: how they stand, cancel, resume."),
-    "undo": ("redrive.cli.commands.operation:undo", "Take back a redrive, an archive, or a whole operation."),
+    "undo": ("redrive.cli.commands.operation:undo", "Take back a drop, a redrive, or a whole operation."),
     "work": ("redrive.cli.commands.work:work", "Run an app, a group of loops, or the workers of redrive.toml."),
     "config": ("redrive.cli.commands.config:config", "The file redrive.toml: is it right, and what does it say."),
     "serve": ("redrive.cli.commands.serve:serve", "Serve queues over HTTP."),

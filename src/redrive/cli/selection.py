@@ -104,6 +104,7 @@ def _checked(what: str, typed: str) -> str:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _NUMBERS = frozenset({"min_attempts", "min_redrives", "max_redrives"})
+_FLAGS = frozenset({"held", "archived", "dropped"})
 _HEADER = "headers."
 _NAMES = tuple(Filter.__struct_fields__)
 
@@ -181,9 +182,9 @@ def _value(name: str, text: str) -> Any:
         if not text.isdecimal():
             raise click.BadParameter(f"{name} is a number, not {text!r}")
         return int(text)
-    if name == "held":
+    if name in _FLAGS:
         if text not in ("true", "false"):
-            raise click.BadParameter(f"held is true or false, not {text!r}")
+            raise click.BadParameter(f"{name} is true or false, not {text!r}")
         return text == "true"
     if name == "ids":
         return [each for each in text.replace(",", " ").split() if each]

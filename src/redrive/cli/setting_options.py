@@ -35,6 +35,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "keep_dead": ("TIME", "How long dead letters are kept; for ever if unset."),
     "archive_after": ("TIME", "When dead letters are archived by themselves, from their death."),
     "keep_archived": ("TIME", "How long archived items are kept, from their death."),
+    "keep_dropped": ("TIME", "How long dropped items can be restored; 0: they are removed immediately."),
     "search": ("true|false", "Whether dead letters can be found by their words."),
     "feed": ("all|none|KIND,…", "What of all that happens is kept for `redrive queue logs`."),
     "redact": ("", ""),

@@ -34,6 +34,7 @@ VERSION_HEADER = "external-version"
 """The header that has the version of the object, where the queue says what that is."""
 _MOVES = (FeedKind.DEAD, FeedKind.MOVED, FeedKind.REDRIVEN, FeedKind.UNDONE)
 """What may give an item another id."""
+_REMOVALS = (FeedKind.DROPPED, FeedKind.REMOVED)
 _log = events.logger("redrive.external")
 
 
@@ -70,7 +71,7 @@ class KnownObjects:
             return set()
 
     def removed(self) -> Set[ItemId]:
-        """Items that a person removed before they were completed, by the id they were put under."""
+        """Items that a person dropped or removed before they were completed, by the id they were put under."""
         try:
             for entry in self._new_entries():
                 self._take_in(entry)
@@ -105,11 +106,13 @@ class KnownObjects:
     def _items(self) -> Iterator[Item]:
         stats = self._broker.stats(self._queue)
         for status in _statuses(stats):
-            yield from self._found(queue=self._queue, status=status)
+            yield from self._found(queue=self._queue, status=status, dropped=False)
         for dead_queue in self._broker.get_queue(self._queue).settings.dead_queues():
             if not is_remote(dead_queue):
                 yield from self._found(queue=dead_queue, status=Status.DEAD, origin_queue=self._queue)
-                yield from self._found(queue=dead_queue, status=Status.ARCHIVED, origin_queue=self._queue)
+                yield from self._found(
+                    queue=dead_queue, status=Status.ARCHIVED, origin_queue=self._queue, dropped=False
+                )
 
     def _found(self, **conditions: Any) -> Iterator[Item]:
         cursor = None
@@ -122,7 +125,7 @@ class KnownObjects:
 
     def _new_entries(self) -> Iterator[FeedEntry]:
         while True:
-            query = ReadFeed(after=self._after, limit=MAX_BATCH, kinds=(*_MOVES, FeedKind.REMOVED))
+            query = ReadFeed(after=self._after, limit=MAX_BATCH, kinds=(*_MOVES, *_REMOVALS, FeedKind.RESTORED))
             page: FeedPage = self._broker._run(run_query(query))
             yield from page.entries
             self._after = page.last
@@ -134,8 +137,10 @@ class KnownObjects:
         if entry.queue != self._queue and before not in self._first_ids:
             return  # it was never in this queue
         first = self._first_ids[before][0] if before in self._first_ids else before
-        if entry.kind is not FeedKind.REMOVED:
+        if entry.kind in _MOVES:
             self._first_ids[entry.id] = (first, entry.at)
+        elif entry.kind is FeedKind.RESTORED:
+            self._removed.pop(first, None)
         elif entry.actor != RETENTION_ACTOR and entry.from_status is not Status.COMPLETED:
             self._removed[first] = entry.at
 

@@ -163,10 +163,13 @@ class ManualChange(TaggedStruct, frozen=True):
     item of the target queue has its idempotency key, not expired.
     With a payload or headers, REDRIVE archives the item (ARCHIVED in the feed) and puts an edited copy, without former
     ids, with source_id = its id and a copy of its history and deaths; `PayloadTooLarge`.
-    UNDO: back to the queue it was redriven from (under a new id if that is another one; max_size is ignored): dead as
-    at its last death, or pending in a dead queue; redrives is decremented. MOVE:
+    UNDO of a redrive: back to the queue it was redriven from (under a new id if that is another one; max_size is
+    ignored): dead as at its last death, or pending in a dead queue; redrives is decremented. MOVE:
     `redrive.model.manual_change.move_queue`; size and key are checked unless it is dead. Both write a history row.
-    PURGE deletes an archived item. ARCHIVE stores the status, RESTORE returns to it (`QueueFull` if the queue is full).
+    ARCHIVE stores the status, and a history row unless it is a dead letter; RESTORE returns to it, with its time and
+    hold (`QueueFull` if the queue is full). DROP archives too, with a history row, and frees the idempotency key unless
+    the item is completed; it deletes the item if keep_dropped is 0. UNDO of a drop is RESTORE, and takes the key back:
+    `IdempotencyConflict` if that is known for another item that is not archived. PURGE deletes an archived item.
     REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of a dead letter that came from there, which
     goes back): moving, as with Settle; the other queue is not checked. `InvalidInput` with a payload or headers.
     An item that is moving cannot be changed, but DROP with `force` deletes it. UNDO is for redrives within the store.
@@ -319,8 +322,9 @@ class Expire(TaggedStruct, frozen=True):
 
 class ApplyRetention(TaggedStruct, frozen=True):
     """→ int, how many rows were changed or deleted. By the settings of each queue: archives dead letters past
-    archive_after, deletes completed items past keep_completed, dead letters past keep_dead and archived items past
-    keep_archived (counted from the death, each with an audit row, all except completed ones in the feed). Also deletes
+    archive_after, deletes completed items past keep_completed, dead letters past keep_dead, archived items past
+    keep_archived (counted from the death or completion, else from the archiving) and dropped ones past keep_dropped,
+    each with an audit row, all except completed ones in the feed. Also deletes
     expired idempotency keys, and those that end with their items at most ENDED_KEY_RETENTION later; registrations and
     results, feed entries past FEED_RETENTION, operations that ended OPERATION_RETENTION ago, and search terms of former
     dead letters; and rolls up counts.

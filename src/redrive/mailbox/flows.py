@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
-from redrive.broker.flows import deliveries, manual_changes, settle
+from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
-from redrive.contract.queries import FindItems, GetLeasedItem, GetStats, Page
+from redrive.contract.queries import GetLeasedItem, GetStats
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
 from redrive.errors import ConfirmationMismatch, InvalidPayload
 from redrive.mailbox.body_types import BodyType
@@ -30,9 +30,9 @@ from redrive.mailbox.mailbox_errors import (
 )
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
-from redrive.model.filter import Filter, Order
+from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Lease, Receipt, Result, Settled, Status
+from redrive.model.item import Item, Lease, Receipt, Result, Status
 from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
 from redrive.model.payload import decode_payload
@@ -275,13 +275,5 @@ def purge(core: Core, queue: str, confirm: int) -> Flow[int]:
         raise ConfirmationMismatch(f"mailbox '{queue}'", confirm, stats.pending + stats.failed)
     removed = 0
     for status in (Status.PENDING, Status.FAILED):
-        cursor = None
-        while True:
-            page: Page = yield from run_query(FindItems(Filter(queue=queue, status=status), Order.OLDEST, 500, cursor))
-            if page.items:
-                results = yield from manual_changes.change(core, Verb.DROP, [item.id for item in page.items], None)
-                removed += sum(isinstance(result, Settled) for result in results)
-            cursor = page.cursor
-            if cursor is None:
-                break
+        removed += len((yield from clearance.clear(core, Filter(queue=queue, status=status), None, final=True)))
     return removed

@@ -39,16 +39,21 @@ class ArrivalState(msgspec.Struct, frozen=True):
     """The one it was put with; None takes that of whatever queue it is in."""
     home_store: str | None = None
     """The store that it came from as a dead letter, and that a redrive takes it back to."""
+    archived_from: Status | None = None
+    """What it is when it is restored (archived)."""
+    is_dropped: bool = False
+    """It was dropped, as its history says."""
 
 
 def import_state(item: Item, queue: Queue, now: Instant) -> ArrivalState:
-    """What an item becomes in a queue. What was archived was dead. Raises InvalidInput for a death without a record."""
+    """What an item becomes in a queue. Raises InvalidInput for a death without a record."""
     if not item.deaths and any(entry.from_dead_letter for entry in item.history):
         raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death; import its deaths too")
     status = _status(item)
+    archived_from = _archived_from(item) if status is Status.ARCHIVED else None
+    if Status.DEAD in (status, archived_from) and not item.deaths:
+        raise InvalidInput(f"item {item.id} is {item.status} and has no record of its death; import it as pending")
     if status in (Status.DEAD, Status.ARCHIVED):
-        if not item.deaths:
-            raise InvalidInput(f"item {item.id} is {item.status} and has no record of its death; import it as pending")
         is_dead_letter = status is Status.DEAD
     else:
         waits = bool(item.deaths) and item.status is not Status.COMPLETED and not _was_brought_back(item)
@@ -67,6 +72,8 @@ def import_state(item: Item, queue: Queue, now: Instant) -> ArrivalState:
         expire_deadline=item.expire_deadline,
         held_by=None if status is Status.DEAD else item.held_by,
         needs_room=status in WAITING_STATUSES,
+        archived_from=archived_from,
+        is_dropped=item.dropped is not None,
     )
 
 
@@ -77,6 +84,20 @@ def _status(item: Item) -> Status:
     if item.status is Status.ACTIVE and item.dead_reason is not None:  # leased although it is dead
         return Status.DEAD
     return item.status if item.status in (Status.FAILED, Status.DEAD, Status.ARCHIVED) else Status.PENDING
+
+
+def _archived_from(item: Item) -> Status:
+    """What an archived item is when it is restored: dead if it was a dead letter, else work, even if it was completed.
+
+    Only what was dropped, or was no dead letter, has its archiving in its history.
+    """
+    last = item.history[-1] if item.history else None
+    if last is None or last.event not in (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED):
+        return Status.DEAD
+    was_letter = bool(item.deaths) and last.from_status is not Status.COMPLETED and not _was_brought_back(item)
+    if last.from_status is Status.DEAD or (last.event is HistoryEvent.DROPPED and was_letter):
+        return Status.DEAD
+    return Status.FAILED if last.from_status is Status.FAILED else Status.PENDING
 
 
 def _was_brought_back(item: Item) -> bool:

@@ -39,6 +39,8 @@ class FeedKind(StrEnum):
     RESTORED = "restored"
     DONE = "done"
     """A person took it as completed; or a dead letter was leased and completed."""
+    DROPPED = "dropped"
+    """A person dropped it: it is in the archive, and can be restored."""
     REMOVED = "removed"
     """A person or a rule removed it for good."""
     IMPORTED = "imported"
@@ -73,7 +75,7 @@ class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     operation: str | None = None
     """The operation it was part of."""
     from_status: Status | None = None
-    """What it was, where it was removed."""
+    """What it was, where it was dropped or removed."""
 
     def __str__(self) -> str:
         told = "" if self.title is None else f": {self.title}"

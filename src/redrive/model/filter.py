@@ -35,7 +35,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     status: Status | None = Status.DEAD
     """DEAD means every dead letter: items with that status, and those that came to a dead queue by their death. None
-    means items in any status."""
+    means items in any status but archived, and archived ones too where `ids`, `id_prefix` or `operation` name them or
+    `archived` asks for them."""
     queue: str | None = None
     """Where they are now."""
     origin_queue: str | None = None
@@ -48,9 +49,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     words: str | None = None
     """Words in the error or the payload, all of them; `wor*` is a prefix. Only dead letters have words."""
     since: Instant | None = None
-    """Died at this instant or later (dead, archived); put then (other statuses)."""
+    """Died at this instant or later (dead); put then (other statuses). Of archived items, what retention counts from:
+    their death or completion, else the instant at which they were archived."""
     until: Instant | None = None
-    """Died, or were put, before this instant."""
+    """The same, before this instant."""
     min_attempts: int | None = None
     """At least so many attempts, for dead letters those at their last death."""
     min_redrives: int | None = None
@@ -66,11 +68,22 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Are among these. An earlier id stands for the item that had it."""
     id_prefix: str | None = None
     """Their id begins with these digits: 8 of them tell items apart."""
+    archived: bool | None = None
+    """True: archived items too, where no status is asked for."""
+    dropped: bool | None = None
+    """True: only archived items that were dropped. False: none of them."""
 
     @property
     def is_for_dead_letters(self) -> bool:
         """Whether it asks for dead letters or archived items, which come in the order of their deaths."""
         return self.status is Status.DEAD or self.status is Status.ARCHIVED
+
+    @property
+    def takes_archived(self) -> bool:
+        """Whether it asks for archived items, by their status or in another way."""
+        if self.status is not None or self.archived or self.dropped:
+            return True
+        return self.ids is not None or self.id_prefix is not None or self.operation is not None
 
     @property
     def has_stored_count(self) -> bool:
@@ -87,14 +100,15 @@ class FilterSubject(msgspec.Struct, frozen=True, gc=False):
     queue: str
     origin_queue: str
     at: Instant
-    """When it died (dead letters and archived items), else when it was put."""
+    """When it died (dead letters), else when it was put. Of an archived item, what retention counts from."""
     counters: Counters
-    """For dead letters and archived items those at the last death, with the redrives of today."""
+    """For dead letters, archived or not, those at the last death, with the redrives of today."""
     held_by: str | None = None
     reason: DeadReason | None = None
-    """Of the last death, where it is a dead letter or archived."""
+    """Of the last death, where it is a dead letter, archived or not."""
     cause: Cause | None = None
     headers: Mapping[str, str] | None = None
+    is_dropped: bool = False
 
 
 def matches(where: Filter, item: FilterSubject) -> bool:
@@ -103,6 +117,8 @@ def matches(where: Filter, item: FilterSubject) -> bool:
         if not item.is_dead_letter:
             return False
     elif where.status is not None and item.status is not where.status:
+        return False
+    if item.status is Status.ARCHIVED and not where.takes_archived:
         return False
     return (
         (where.queue is None or item.queue == where.queue)
@@ -113,6 +129,7 @@ def matches(where: Filter, item: FilterSubject) -> bool:
         and (where.until is None or item.at < where.until)
         and _meets_cause(where, item.cause)
         and _meets_counters(where, item.counters)
+        and (where.dropped is None or item.is_dropped is where.dropped)
         and (where.held is None or (item.held_by is not None) is where.held)
         and (where.held_by is None or item.held_by == where.held_by)
         and meets_headers(where, item.headers)

@@ -31,7 +31,7 @@ class Status(StrEnum):
     DEAD = "dead"
     """Will not be tried again by itself. It is kept until a person or a rule says otherwise."""
     ARCHIVED = "archived"
-    """A dead item put aside; it can be restored."""
+    """Put aside, or dropped; it can be restored."""
     MOVING = "moving"
     """On its way to a queue in another store."""
 
@@ -94,6 +94,12 @@ class HistoryEvent(StrEnum):
     """A person took the redrive before it back."""
     MOVED = "moved"
     """A person moved it to another queue."""
+    ARCHIVED = "archived"
+    """A person put it aside, and it was no dead letter."""
+    DROPPED = "dropped"
+    """A person dropped it."""
+    RESTORED = "restored"
+    """A person took it out of the archive, after one of these two."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -111,7 +117,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     operation: str | None = None
     """The operation it was part of."""
     from_status: Status | None = None
-    """What the item was before a person brought it back or moved it. `queue` is where it was."""
+    """What the item was before a person changed it, in `queue`. Of a drop: what it will be if that is undone."""
     from_dead_letter: bool = False
     """It was a dead letter until this brought it back."""
     to: str | None = None
@@ -188,11 +194,11 @@ class Item(msgspec.Struct, frozen=True):
     """From when a sweep may take the lease (active)."""
     first_leased_at: Instant | None = None
     dead_reason: DeadReason | None = None
-    """Why it died (dead, archived; active, if it was leased although it is dead)."""
+    """Why it died (dead, or archived as a dead letter; active, if it was leased although it is dead)."""
     ended_at: Instant | None = None
-    """When it was completed or died (completed, dead, archived)."""
+    """When it was completed or died (completed, dead, archived after that)."""
     result: Result | None = None
-    """What `complete` carried (completed)."""
+    """What `complete` carried (completed, archived after that)."""
     idempotency_key: str | None = None
     overrides: Overrides = NO_OVERRIDES
     source_id: ItemId | None = None
@@ -231,6 +237,12 @@ class Item(msgspec.Struct, frozen=True):
     def death(self) -> Death | None:
         """Its last death, whether it still is dead, lies in a dead queue, or was brought back."""
         return self.deaths[-1] if self.deaths else None
+
+    @property
+    def dropped(self) -> HistoryEntry | None:
+        """Who dropped it and when, while it can be restored."""
+        last = self.history[-1] if self.history and self.status is Status.ARCHIVED else None
+        return last if last is not None and last.event is HistoryEvent.DROPPED else None
 
     @property
     def last_failure(self) -> Failure | None:
@@ -304,3 +316,5 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     """The id before the move."""
     reply_refused: str | None = None
     """Why the reply that belongs to it was not put."""
+    undo_until: Instant | None = None
+    """Until when it can be restored at least, where it was dropped."""

@@ -15,7 +15,7 @@ from redrive.model.limits import make_address
 from redrive.model.operation import Operation
 from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
 
-DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE, Verb.ARCHIVE})
+DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE})
 """Verbs that are for dead letters only."""
 _FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
 _ENDINGS = frozenset(
@@ -33,11 +33,13 @@ class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
     worker: str | None = None
     """Who holds the lease (active)."""
     last: HistoryEntry | None = None
-    """The newest entry of its history; only UNDO looks at it."""
+    """The newest entry of its history. Only UNDO looks at it."""
     queue: str = ""
     deliveries: int = 0
     was_dead: bool = False
     """It was leased although it is dead."""
+    is_dropped: bool = False
+    """It is in the archive because it was dropped."""
 
     @property
     def status_without_lease(self) -> Status:
@@ -54,7 +56,7 @@ def check_verb(verb: Verb) -> None:
 def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: str | None = None) -> None:
     """Raise unless the verb applies to the item as it stands. `force` revokes the lease of one that is active.
 
-    `undoes` is the operation that UNDO takes back: what somebody else brought back since is not its work.
+    `undoes` is the operation that UNDO undoes: what another caller changed since is not its work.
     """
     if item.status is Status.ACTIVE and not force:
         raise ItemActive(item.id, item.worker)
@@ -65,8 +67,10 @@ def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: 
     applies = verb not in _FOR_ARCHIVED if item.status is Status.ACTIVE else item.status in at_rest
     if verb in DEAD_LETTER_VERBS:
         applies, at_rest = applies and item.is_dead_letter, (Status.DEAD,)
-    if verb is Verb.UNDO and not (applies and was_redriven(item, undoes)):
-        raise WrongStatus(verb.value, item.id, item.status.value, ("brought back, and leased by nobody since",))
+    if verb is Verb.UNDO and not (applies and (was_redriven(item, undoes) or was_dropped(item, undoes))):
+        raise WrongStatus(verb.value, item.id, item.status.value, ("dropped", "redriven and not leased since"))
+    if verb is Verb.DROP and item.is_dropped:
+        raise WrongStatus(verb.value, item.id, "dropped", at_rest)
     if not applies:
         raise WrongStatus(verb.value, item.id, item.status.value, at_rest)
 
@@ -79,6 +83,11 @@ def was_redriven(item: ItemSnapshot, operation: str | None = None) -> bool:
     if last.to is not None:  # from another store, which is no part of a transaction here
         return False
     return last.from_dead_letter and last.delivery == item.deliveries
+
+
+def was_dropped(item: ItemSnapshot, operation: str | None = None) -> bool:
+    """Whether the last thing that happened to an item is that a person, or this operation, dropped it."""
+    return item.is_dropped and (operation is None or (item.last is not None and item.last.operation == operation))
 
 
 def revives(verb: Verb, before: Status) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Status
+from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.judge import dead_verdict
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
@@ -31,6 +31,7 @@ MAX_TITLES = 20
 """How many titles a plan names."""
 NO_DEATH = "no death on record"
 """Stands for the title of items that never died."""
+_ASIDE = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED)
 
 
 class OperationPlan(msgspec.Struct, frozen=True):
@@ -148,7 +149,14 @@ class OperationPlanner:
     def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:
         last = item.history[-1] if item.history else None
         standing = ItemSnapshot(
-            item.id, item.status, is_dead_letter, item.worker, last, item.queue, item.counters.deliveries
+            item.id,
+            item.status,
+            is_dead_letter,
+            item.worker,
+            last,
+            item.queue,
+            item.counters.deliveries,
+            is_dropped=item.dropped is not None,
         )
         check_manual_change(self._verb, standing, force=False, undoes=self._undoes)
         match self._verb:
@@ -164,8 +172,12 @@ class OperationPlanner:
                     return to
                 self._known(to)
                 return to if item.status is Status.DEAD else self._with_room(item, standing, to)
+            case Verb.RESTORE:
+                return self._restored(item, last)
             case Verb.UNDO:
                 assert last is not None
+                if standing.is_dropped:
+                    return self._restored(item, last)
                 return self._known(undo_target(last)[0])
             case Verb.BURY:
                 verdict = dead_verdict(self._all_queues[self._known(item.queue)].settings, DeadReason.BURIED)
@@ -187,6 +199,15 @@ class OperationPlanner:
             raise IdempotencyConflict(queue, key, self._holders[queue, key])
         self._sizes[queue] = size + 1
         return queue
+
+    def _restored(self, item: Item, last: HistoryEntry | None) -> str:
+        """The queue, where there is room for an item that becomes work again, as its history says."""
+        size, max_size = self._sizes.get(item.queue, 0), self._all_queues[self._known(item.queue)].settings.max_size
+        if last is not None and last.event in _ASIDE and last.from_status in WAITING_STATUSES:
+            if max_size is not None and size >= max_size:
+                raise QueueFull(item.queue, size, max_size)
+            self._sizes[item.queue] = size + 1
+        return item.queue
 
     def _known(self, queue: str) -> str:
         if queue not in self._all_queues:

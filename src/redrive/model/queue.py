@@ -85,7 +85,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     archive_after: Duration | None = None
     """When dead letters are archived by themselves, from their death; unset = never."""
     keep_archived: Duration | None = None
-    """How long archived items are kept, from their death; unset = for ever."""
+    """How long archived items are kept, from their death or completion, else from the archiving; unset = no limit."""
+    keep_dropped: Duration = 7 * DAY
+    """How long dropped items can be restored, from the drop; 0 = removed immediately."""
     search: bool = True
     """Whether dead letters can be found by the words of their error and payload."""
     feed: tuple[FeedKind, ...] = DEFAULT_FEED_KINDS
@@ -228,7 +230,7 @@ def _checked(name: str, value: Any) -> Any:
             return WITH_ITEM if with_item else _positive_duration(name, value)
         case "expire_timeout":
             return None if value is None else _positive_duration(name, value)
-        case "keep_completed":
+        case "keep_completed" | "keep_dropped":
             return parse_duration(value, name)
         case "keep_dead" | "archive_after" | "keep_archived":
             return None if value is None else parse_duration(value, name)

@@ -33,9 +33,9 @@ class Verb(StrEnum):
     DONE = "done"
     """By hand: take it as completed."""
     DROP = "drop"
-    """By hand: remove it for good."""
+    """By hand: into the archive, from where it is removed after `keep_dropped`."""
     UNDO = "undo"
-    """By hand: take a redrive back that nobody has worked on since; the item is dead again, as it was."""
+    """By hand: undo a redrive of an item that was not leased since, or a drop."""
     MOVE = "move"
     """By hand: to another queue."""
     ARCHIVE = "archive"
@@ -65,21 +65,23 @@ TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ..
     Verb.RETRY: ((Status.DEAD, Status.FAILED), (Status.PENDING,)),
     Verb.REDRIVE: ((Status.DEAD, *WAITING_STATUSES), (Status.PENDING, Status.MOVING)),
     Verb.DONE: (_UNLEASED, (Status.COMPLETED, _REMOVED)),
-    Verb.DROP: ((*_UNLEASED, Status.COMPLETED), (_REMOVED,)),
-    Verb.UNDO: ((Status.PENDING,), (Status.DEAD, Status.PENDING)),
+    Verb.DROP: ((*_UNLEASED, Status.COMPLETED), (Status.ARCHIVED, _REMOVED)),
+    Verb.UNDO: ((Status.PENDING, Status.ARCHIVED), (Status.DEAD, Status.COMPLETED, *WAITING_STATUSES)),
     Verb.MOVE: ((Status.DEAD, *WAITING_STATUSES), (Status.DEAD, Status.MOVING, *WAITING_STATUSES)),
-    Verb.ARCHIVE: ((Status.DEAD, *WAITING_STATUSES), (Status.ARCHIVED,)),
-    Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.PENDING, Status.FAILED)),
+    Verb.ARCHIVE: ((Status.DEAD, Status.COMPLETED, *WAITING_STATUSES), (Status.ARCHIVED,)),
+    Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.COMPLETED, *WAITING_STATUSES)),
     Verb.PURGE: ((Status.ARCHIVED,), (_REMOVED,)),
     Verb.FINISH_MOVE: ((Status.MOVING,), (_REMOVED,)),
 }
 """verb → (statuses it applies to, statuses it leads to).
 
 A dead item that moves to its dead queue is *pending* there. Failed and dead items are leased by id only; one that was
-dead is completed, or dead again. Redrive and archive apply to pending and failed items
+dead is completed, or dead again. Redrive applies to pending and failed items
 only where those are dead letters: items with a death record in a queue that is or was a dead queue.
+Restore leads back to the status that the item was archived from, and so does undo of a drop. A drop removes the item
+where `keep_dropped` is 0.
 With `force`, the verbs by hand also apply to an active item, whose lease is revoked first; and drop to one that is
-moving, for which nothing else is left where the other store is gone.
+moving, which it removes: nothing else is left where the other store is gone.
 """
 
 MANUAL_VERBS = frozenset(

@@ -177,6 +177,12 @@ class FilterFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         | None
     ) = None
     id_prefix: Annotated[ItemIdText | None, msgspec.Meta(description="Their id begins with these digits.")] = None
+    archived: Annotated[bool | None, msgspec.Meta(description="true: archived ones too, where the status is any.")] = (
+        None
+    )
+    dropped: Annotated[
+        bool | None, msgspec.Meta(description="true: archived ones that were dropped; false: none of them.")
+    ] = None
 
 
 def parse_filter(request: Request, call: FilterFields) -> dict[str, Any]:

@@ -74,6 +74,9 @@ class SettledItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ready_at: InstantText | None = None
     dead_reason: DeadReason | None = None
     source_id: Annotated[str | None, msgspec.Meta(description="The id before it moved.")] = None
+    undo_until: Annotated[InstantText | None, msgspec.Meta(description="Until when a drop can be undone at least.")] = (
+        None
+    )
 
 
 class Extended(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +124,7 @@ def settled_item(settled: Settled) -> SettledItem:
         instant_text_or_none(settled.ready_at),
         settled.dead_reason,
         settled.source_id,
+        instant_text_or_none(settled.undo_until),
     )
 
 

@@ -116,10 +116,12 @@ def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
         item = yield from run_query(GetItem(id))
     except ItemNotFound:
         item = None
+    if item is not None and item.dropped is not None:
+        raise ResultNotKept(task, id)
     if item is not None and is_dead_letter(item):
         shown = yield from redaction_for(core, queues_of(item))
         raise _failed(task, shown.item(item))
-    if item is not None and item.status is not Status.COMPLETED:
+    if item is not None and item.ended_at is None:
         return None
     result = None if item is None else item.result
     if result is None:  # it may have been completed between the two queries
@@ -137,14 +139,15 @@ def _pause(core: Core, until: Instant) -> Flow[None]:
 
 
 def _failed(task: str, item: Item) -> TaskFailed:
-    reason, title = ("archived", "") if item.death is None else (item.death.reason.value, item.death.cause.title)
+    death = item.death if item.dead_reason is not None or item.status is not Status.ARCHIVED else None
+    reason, title = ("archived", "") if death is None else (death.reason.value, death.cause.title)
     return TaskFailed(task, item.id, reason, title, item.last_failure)
 
 
 def is_dead_letter(item: Item) -> bool:
     """Whether it died and nobody brought it back: where it lies, or in a dead queue."""
     if item.status in (Status.DEAD, Status.ARCHIVED):
-        return True
+        return item.dead_reason is not None or item.ended_at is None
     death = item.death
     if death is None or item.status is Status.COMPLETED:
         return False

@@ -117,6 +117,18 @@ def configure(*, json: bool | None = None, level: str | int = "INFO", stream: Te
 
 
 @contextlib.contextmanager
+def muted() -> Iterator[None]:
+    """Log nothing of Redrive within this: a command shows what happens in another way."""
+    ours = logging.getLogger("redrive")
+    level = ours.level
+    ours.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        ours.setLevel(level)
+
+
+@contextlib.contextmanager
 def defer_to_app_logging() -> Iterator[None]:
     """What a program sets up of `logging` meanwhile takes the place of what `configure` did; if nothing, that stays."""
     root = logging.getLogger()

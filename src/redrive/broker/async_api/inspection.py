@@ -52,8 +52,9 @@ class AsyncInspectionMethods(AsyncBrokerBase):
     ) -> Page:
         """A page of items that match: a `Filter`, or its fields as conditions, as in `find(queue="jobs", since="1h")`.
 
-        Dead letters, unless a status is named; `status="any"` means every item. `since` and `until` are datetimes,
-        instants, or durations that mean ago. `page.cursor` goes on behind the last item; None: that was all.
+        Dead letters, unless a status is named; `status="any"` means every item that is not archived. `since` and
+        `until` are datetimes, or how long ago: "2h". With the cursor of a page it continues after the last item; None:
+        that was all.
         """
         flow = inspection.find(
             self._core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted

@@ -90,7 +90,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     @overload
     async def undo(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     async def undo(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
-        """Take redrives back that nobody has worked on since: the items are dead again, where they were."""
+        """Undo drops, and redrives of items that were not leased since: each is what it was before."""
         return await self._run(manual_changes.change(self._core, Verb.UNDO, ids, actor))
 
     @overload
@@ -128,7 +128,8 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def drop(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
-        """Remove items for good. An audit row says which."""
+        """Put items into the archive, as what is not wanted: they can be restored for `keep_dropped`, and are then
+        removed. Their idempotency keys are free. An audit row says which."""
         return await self._run(manual_changes.change(self._core, Verb.DROP, ids, actor, force))
 
     @overload
@@ -136,7 +137,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     @overload
     async def archive(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     async def archive(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
-        """Put dead letters aside. They count for nothing and can be restored."""
+        """Put items aside that are not leased. They count for nothing and can be restored."""
         return await self._run(manual_changes.change(self._core, Verb.ARCHIVE, ids, actor, False))
 
     @overload

@@ -163,6 +163,13 @@ class ImportResult(msgspec.Struct, frozen=True):
     """Items that were imported before."""
 
 
+def _with_archive(where: Filter) -> Filter:
+    """The filter; where it asks for any status and says nothing of the archive, with what is there and not dropped."""
+    if where.status is not None or where.takes_archived:
+        return where
+    return _replace(where, archived=True, dropped=False)
+
+
 class Exporter:
     """Where an export stands."""
 
@@ -170,7 +177,7 @@ class Exporter:
         self, core: Core, where: Filter | None, conditions: Mapping[str, Any], cursor: str | None, redacted: bool
     ) -> None:
         self._core = core
-        self._where = build_filter(where, conditions, core.clock.now())
+        self._where = _with_archive(build_filter(where, conditions, core.clock.now()))
         check_cursor(cursor)
         self._cursor = cursor
         self._redacted = flag("redacted", redacted)

@@ -212,9 +212,9 @@ def _headers(name: str, value: Any, now: Instant) -> Mapping[str, str] | None:
     return check_headers(value) or None
 
 
-def _held(name: str, value: Any, now: Instant) -> bool:
+def _flag(name: str, value: Any, now: Instant) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"held is True or False, not {short_repr(value, 40)}")
+        raise InvalidInput(f"{name} is True or False, not {short_repr(value, 40)}")
     return value
 
 
@@ -243,11 +243,13 @@ _CHECKS: Mapping[str, Callable[[str, Any, Instant], Any]] = {
     "min_redrives": _least,
     "max_redrives": _least,
     "headers": _headers,
-    "held": _held,
+    "held": _flag,
     "held_by": _text,
     "operation": _text,
     "ids": _ids,
     "id_prefix": _id_prefix,
+    "archived": _flag,
+    "dropped": _flag,
 }
 
 

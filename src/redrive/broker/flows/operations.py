@@ -78,7 +78,7 @@ REVERSE = {
     Verb.REDRIVE: (Verb.UNDO, Status.PENDING),
     Verb.RETRY: (Verb.UNDO, Status.PENDING),
     Verb.ARCHIVE: (Verb.RESTORE, Status.ARCHIVED),
-    Verb.RESTORE: (Verb.ARCHIVE, Status.DEAD),
+    Verb.RESTORE: (Verb.ARCHIVE, None),
     Verb.BURY: (Verb.REDRIVE, Status.DEAD),
 }
 """Verbs that can be taken back: by which verb, and in which status their items are until then."""

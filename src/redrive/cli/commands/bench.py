@@ -59,7 +59,7 @@ def bench(seconds: float, callers: int, size: int) -> None:
             figures = [_put(broker, queue, payload, seconds), _work(broker, queue, seconds)]
             figures += asyncio.run(_gathered(place, queue, payload, seconds, callers))
         finally:
-            broker.delete_queue(queue, confirm=broker.count(queue=queue, status="any"))
+            broker.delete_queue(queue, confirm=broker.count(queue=queue, status="any", archived=True))
     if as_json():
         print_json({"url": place.shown, "durability": level, "payload_bytes": size, "figures": figures})
         return

@@ -1,4 +1,4 @@
-"""`redrive capture retry|archive|restore`: change captured tasks. `clear` belongs here too, beside `archive`."""
+"""`redrive capture retry|archive|restore|clear`: change captured tasks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from redrive.capture.dead_letter_queue import DeadLetterQueue
 from redrive.cli import bulk_change, error_output
 from redrive.cli.bulk_change import confirm_options
 from redrive.cli.commands.capture_inspect import find_task, open_queue, queue_option
-from redrive.cli.common_options import as_json, command, get_option, was_given
-from redrive.cli.output import escape_line, print_json, print_line
+from redrive.cli.common_options import as_json, command, command_line, get_option, was_given
+from redrive.cli.output import escape_line, print_json, print_line, print_note
 from redrive.errors import InvalidInput, RedriveError
-from redrive.model.item import Status
+from redrive.model.item import Settled, Status
 from redrive.model.state_machine import Verb
+from redrive.model.text import format_instant, pluralize, to_rfc3339
 from redrive.worker.app_loader import load_program
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None)
 def archive(
     tasks: tuple[str, ...], queue: str, exhausted: bool, dry_run: bool, yes: int | str | None, **options: Any
 ) -> None:
-    """Put exhausted tasks aside: they do not count for max_size, and can be restored."""
+    """Put tasks aside: they are not retried, do not count for max_size, and can be restored."""
     _check_choice(tasks, exhausted)
     with open_queue(queue) as broker:
         if exhausted:
@@ -113,6 +114,36 @@ def restore(tasks: tuple[str, ...], queue: str) -> None:
     """Take tasks out of the archive."""
     with open_queue(queue) as broker:
         _change(broker, queue, tasks, lambda item: _moved(broker, item, Verb.RESTORE))
+
+
+@command("clear")
+@queue_option
+@click.option("--final", is_flag=True, help="Remove them permanently.")
+@confirm_options(final=False)
+def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None:
+    """Drop all tasks that wait or are exhausted. They can be restored for keep_dropped of the queue.
+
+    Tasks that are being retried now stay, and so do completed and archived ones.
+    """
+    word = "removed" if final else "dropped"
+    with open_queue(queue) as broker:
+        count = broker._run(administration.count_clearable(queue))
+        cleared: list[Settled] = []
+        if count and not dry_run:
+            bulk_change.confirm(f"clear {queue} and {'remove' if final else 'drop'}", count, yes, final=final)
+            cleared = broker._run(administration.clear(broker._core, queue, count if final else None))
+    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
+    if as_json():
+        undo_until = None if until is None else to_rfc3339(until)
+        print_json({"dry_run": dry_run, "matched": count, word: len(cleared), "undo_until": undo_until})
+    elif dry_run:
+        print_line(f"{pluralize(count, 'task')} would be {word}")
+    else:
+        print_line(f"{pluralize(len(cleared), 'task')} {word}" if count else f"Nothing is to be {word}.")
+        if until is not None:
+            restore = command_line(f"dead restore -q {queue} --where dropped=true")
+            print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
+    click.get_current_context().exit(error_output.OK if dry_run or cleared else error_output.NOTHING)
 
 
 def _moved(broker: Broker, item: Item, verb: Verb) -> Outcome:

@@ -14,7 +14,7 @@ from redrive.cli.output import ago, print_json, print_line, print_note, short, t
 from redrive.cli.selection import condition_options, conditions, item_id
 from redrive.cli.store_target import open_target
 from redrive.model.item import Item, Status
-from redrive.model.text import format_counts, pluralize
+from redrive.model.text import format_counts, format_instant, pluralize
 
 if TYPE_CHECKING:
     from redrive.model.group import Group
@@ -133,6 +133,9 @@ def _next_steps(item: Item, letter: bool) -> list[str]:
             *([f"  list its group:       {command_line(f'dead list --group {group}')}"] if group else []),
         ]
     match item.status:
+        case Status.ARCHIVED if (dropped := item.dropped) is not None:
+            who = f"{dropped.actor} dropped it at {format_instant(dropped.at)}"
+            return [f"\n{who}. Bring it back: {command_line(f'undo {id}')}"]
         case Status.ARCHIVED:
             return [f"\nTake it out of the archive: {command_line(f'dead restore {id}')}"]
         case Status.ACTIVE:

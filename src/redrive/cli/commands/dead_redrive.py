@@ -323,7 +323,10 @@ def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, a
             method = getattr(broker, verb)
             change(broker, ids, verb, lambda some: method(some), yes=options["yes"])
             return
-        where = {"ids": item_ids(broker, ids), "status": status} if ids else conditions(broker, status=status)
+        if verb == "archive":  # of anything, though mostly of dead letters
+            where = {"ids": item_ids(broker, ids), "status": "any"} if ids else {"status": status, **conditions(broker)}
+        else:
+            where = {"ids": item_ids(broker, ids), "status": status} if ids else conditions(broker, status=status)
         bulk_change.run(broker, verb, where, named=bool(ids), **options)
 
 
@@ -334,7 +337,10 @@ def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, a
 @bulk_change.operation_options
 @confirm_options(final=False)
 def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Put dead letters aside. They count for nothing, and `redrive dead restore` brings them back."""
+    """Put dead letters aside, or any other items that are not leased: name them by ID, or with --where status=….
+
+    They count for nothing, and `redrive dead restore` brings them back.
+    """
     _simple("archive", Status.DEAD, ids, everything, "archived", **options)
 
 
@@ -345,7 +351,7 @@ def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
 @bulk_change.operation_options
 @confirm_options(final=False)
 def restore(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Take items out of the archive, to the status they had."""
+    """Take items out of the archive, to the status they had. --where dropped=true: those that were dropped."""
     _simple("restore", Status.ARCHIVED, ids, everything, "restored", **options)
 
 

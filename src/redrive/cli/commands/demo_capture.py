@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from redrive.cli.common_options import as_json
 from redrive.cli.output import in_colour, print_json, print_line
 from redrive.cli.store_target import StoreTarget, open_place
 from redrive.errors import Refused
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,7 +54,7 @@ def run(place: StoreTarget) -> None:
     if place.is_memory:
         raise Refused("memory:// ends with this process, and a command is to retry what is in it; name a file")
     in_terminal = sys.stdout.isatty() and not as_json()
-    with _no_log(), open_place(place, create=True) as broker:
+    with events.muted(), open_place(place, create=True) as broker:
         check_new(broker, (DEFAULT_QUEUE,))
         with DeadLetterQueue(broker, concurrency=4) as dlq:
             service = PaymentService(_CALL_SECONDS if in_terminal else 0)
@@ -83,18 +83,6 @@ def run(place: StoreTarget) -> None:
         return
     _say(f"\nAll {found['captured']} captured calls are completed. Nothing was lost. Type next:\n")
     _say(f"  export REDRIVE_URL={place.shown}\n  redrive capture status\n  redrive capture list\n  redrive audit")
-
-
-@contextmanager
-def _no_log() -> Iterator[None]:
-    """Log no failed retries: the table shows them."""
-    logger = logging.getLogger("redrive")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _say(text: str) -> None:

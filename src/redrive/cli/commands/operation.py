@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,12 +10,13 @@ import click
 from redrive.broker.flows.operations import REVERSE
 from redrive.cli import bulk_change, error_output, selection
 from redrive.cli.bulk_change import confirm, confirm_options
-from redrive.cli.commands.queue_items import change
+from redrive.cli.commands.queue_items import AT_ONCE, change
 from redrive.cli.common_options import StoreCommand, as_json, command, command_line
 from redrive.cli.output import ago, escape_line, print_json, print_line, short, table, with_short_ids
 from redrive.cli.selection import operation_id
 from redrive.cli.store_target import open_target
-from redrive.errors import InvalidInput, ItemNotFound, NotFound, OperationNotFound
+from redrive.errors import AccessError, InvalidInput, ItemNotFound, NotFound, OperationNotFound
+from redrive.model.item import HistoryEntry
 from redrive.model.operation import Operation
 from redrive.model.text import format_instant
 from redrive.wire.json_views import view_of
@@ -115,20 +117,20 @@ class NothingToUndo(NotFound):
         )
 
 
-@command("undo", short_help="Take back a redrive, an archive, or a whole operation.")
+@command("undo", short_help="Take back a drop, a redrive, or a whole operation.")
 @click.argument("typed", metavar="ID", nargs=-1, required=True)
 @confirm_options(final=False)
 def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
-    """Take back an operation, or the redrive of single items.
+    """Take back an operation, or the drop or the redrive of single items.
 
     Of an operation, the number of items is asked back, as when it was started.
 
-    Of a redrive or retry, what nobody has worked on since is dead again, as it was. An archive is taken back by a
-    restore, a restore by an archive. A purge cannot be taken back.
+    A dropped item is what it was before, and the answer says who dropped it and when. After a redrive or retry, an item
+    that was not leased since is dead as before. A restore undoes an archive, an archive a restore. A purge is final.
 
     \b
     redrive undo 3c51d2aa       the operation that `redrive operation list` shows
-    redrive undo 7f3a90c1       the redrive of an item
+    redrive undo 7f3a90c1       the drop or the redrive of an item
     """
     with open_target() as broker:
         operation = _operation(broker, typed[0]) if len(typed) == 1 else None
@@ -140,9 +142,22 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
         except ItemNotFound as error:
             raise NothingToUndo(error.id) from None
         if dry_run:
-            bulk_change.print_plan(broker.plan_operation("undo", ids=whole))
+            bulk_change.print_plan(broker.plan_operation("undo", ids=whole, status="any"))
         else:
-            change(broker, whole, "undo", broker.undo, yes=yes)
+            change(broker, whole, "undo", broker.undo, yes=yes, past=_drops(broker, whole))
+
+
+def _drops(broker: Broker, ids: Sequence[str]) -> dict[str, HistoryEntry]:
+    """Who dropped each of the items that were dropped, and when; nothing for a token that may not look."""
+    found: dict[str, HistoryEntry] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        try:
+            items = broker.get_many(some)
+        except AccessError:
+            return {}
+        found |= {id: item.dropped for id, item in zip(some, items, strict=True) if item and item.dropped}
+    return found
 
 
 def _operation(broker: Broker, typed: str) -> Operation | None:

@@ -1,9 +1,8 @@
-"""`redrive queue drain|prune`: remove many items for good."""
+"""`redrive queue drain|prune`: drop what waits, and remove what has ended for good."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +15,8 @@ from redrive.cli.output import now, print_json, print_line, print_note
 from redrive.cli.store_target import open_target
 from redrive.errors import RedriveError
 from redrive.model.duration import parse_duration
-from redrive.model.item import Item, Status
-from redrive.model.text import format_counts, pluralize
+from redrive.model.item import Item, Settled, Status
+from redrive.model.text import format_counts, format_instant, pluralize, to_rfc3339
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -30,9 +29,9 @@ OVER = (Status.COMPLETED, Status.ARCHIVED)
 @command("drain")
 @click.argument("queue", shell_complete=complete_queue)
 @click.option("--all", "everything", is_flag=True, help="Also the failed ones, which wait for their next try.")
-@confirm_options(final=True)
-def drain(queue: str, everything: bool, dry_run: bool, yes: int | None) -> None:
-    """Remove everything that waits in a queue: its pending items. This cannot be taken back.
+@confirm_options(final=False)
+def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) -> None:
+    """Drop everything that waits in a queue: its pending items. They can be restored for keep_dropped of the queue.
 
     What a worker has, what is dead, and what is completed stays. In a dead queue, dead letters are what waits.
     """
@@ -43,7 +42,7 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | None) -> None:
             look = command_line(f"dead list -q {queue}")
             print_note(f"{pluralize(letters, 'item')} in {queue} are dead letters: {look} shows them")
         counts = {status.value: broker.count(queue=queue, status=status.value) for status in statuses}
-        _remove(broker, f"empty {queue} and remove", {"queue": queue}, counts, None, dry_run, yes)
+        _remove(broker, f"empty {queue} and drop", {"queue": queue}, counts, None, dry_run, yes, final=False)
 
 
 @command("prune")
@@ -59,9 +58,10 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | None) -> None:
               help="Only what was completed, or died, so long ago.")  # fmt: skip
 @confirm_options(final=True)
 def prune(queue: str | None, statuses: tuple[str, ...], older_than: str, dry_run: bool, yes: int | None) -> None:
-    """Remove what is over: completed and archived items, of one QUEUE or all. This cannot be taken back.
+    """Remove what is over: completed and archived items, dropped ones too, of one QUEUE or all. This is final.
 
-    It is what retention does by itself where a queue has keep_completed, keep_archived or keep_dead; this does it now.
+    It is what retention does by itself where a queue has keep_completed, keep_archived, keep_dropped or keep_dead; this
+    does it now.
 
     \b
     redrive queue prune orders --older-than 7d
@@ -71,7 +71,7 @@ def prune(queue: str | None, statuses: tuple[str, ...], older_than: str, dry_run
     where = {} if queue is None else {"queue": queue}
     with open_target() as broker:
         counts = {status: _count(broker, status, where, older_than) for status in statuses or tuple(map(str, OVER))}
-        _remove(broker, "remove", where, counts, older_than, dry_run, yes)
+        _remove(broker, "remove", where, counts, older_than, dry_run, yes, final=True)
 
 
 def _count(broker: Broker, status: str, where: dict[str, Any], older_than: str) -> int:
@@ -110,36 +110,51 @@ def _remove(
     counts: dict[str, int],
     older_than: str | None,
     dry_run: bool,
-    yes: int | None,
+    yes: int | str | None,
+    *,
+    final: bool,
 ) -> None:
-    """Count, ask back, and drop page by page. What a worker took meanwhile stays, and is counted."""
-    total = sum(counts.values())
+    """Count, ask back, and drop or remove page by page. What a worker took meanwhile stays, and is counted."""
+    total, word = sum(counts.values()), "removed" if final else "dropped"
     told = format_counts({status: count for status, count in counts.items() if count})
     if dry_run or not total:
         if as_json():
-            print_json({"dry_run": dry_run, "matched": total, "by_status": counts, "removed": 0, "skipped": {}})
+            print_json({"dry_run": dry_run, "matched": total, "by_status": counts, word: 0, "skipped": {}})
         else:
-            print_line(
-                f"{pluralize(total, 'item')} would be removed: {told}" if total else "There is nothing to remove."
-            )
+            print_line(f"{pluralize(total, 'item')} would be {word}: {told}" if total else f"Nothing is to be {word}.")
         click.get_current_context().exit(error_output.OK if dry_run else error_output.NOTHING)
-    confirm(what, total, yes, final=True)
-    removed, skipped = 0, Counter[str]()
+    confirm(what, total, yes, final=final)
+    changed: list[Settled] = []
+    skipped = Counter[str]()
     with progress_bar(what, total) as shown:
         for status in counts:
             for page in _pages(broker, status, where, older_than):
-                results = _drop(broker, page)
+                results = _change(broker, [item.id for item in page], status, final=final) if page else []
                 skipped += Counter(error.code for error in results if isinstance(error, RedriveError))
-                removed += sum(not isinstance(result, RedriveError) for result in results)
-                shown.at(removed)
+                changed += [result for result in results if isinstance(result, Settled)]
+                shown.at(len(changed))
+    until = max((each.undo_until for each in changed if each.undo_until is not None), default=None)
     if as_json():
-        print_json({"dry_run": False, "matched": total, "by_status": counts, "removed": removed, "skipped": skipped})
+        more = {} if final else {"undo_until": None if until is None else to_rfc3339(until)}
+        count = {word: len(changed), "skipped": skipped, **more}
+        print_json({"dry_run": False, "matched": total, "by_status": counts, **count})
     else:
-        print_line(f"{pluralize(removed, 'item')} removed: {told}")
+        print_line(f"{pluralize(len(changed), 'item')} {word}: {told}")
         if skipped:
             print_line(f"  left out: {format_counts(skipped)}")
-    click.get_current_context().exit(error_output.exit_of_change(removed, skipped.total()))
+        if until is not None:
+            restore = command_line(f"dead restore -q {where['queue']} --where dropped=true")
+            print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
+    click.get_current_context().exit(error_output.exit_of_change(len(changed), skipped.total()))
 
 
-def _drop(broker: Broker, page: Sequence[Item]) -> list[Any]:
-    return broker.drop([item.id for item in page]) if page else []
+def _change(broker: Broker, ids: list[str], status: str, *, final: bool) -> list[Settled | RedriveError]:
+    """Drop items; where they are to be removed for good, purge them then. What is archived is only purged."""
+    if final and status == Status.ARCHIVED:
+        return broker.purge(ids)
+    dropped = broker.drop(ids)
+    kept = [each.id for each in dropped if isinstance(each, Settled) and each.status is not None]
+    if not final or not kept:
+        return dropped
+    others = [each for each in dropped if isinstance(each, RedriveError) or each.status is None]
+    return [*others, *broker.purge(kept)]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from redrive.cli import bulk_change, error_output
 from redrive.cli.bulk_change import confirm, confirm_options
-from redrive.cli.common_options import as_json, command
+from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import print_json, print_line, short, to_json_value
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
 from redrive.cli.store_target import finish_moves, open_target
 from redrive.errors import RedriveError
-from redrive.model.item import Settled, Status
+from redrive.model.item import HistoryEntry, Settled, Status
+from redrive.model.text import format_instant
 
 if TYPE_CHECKING:
     from redrive.broker.broker import Broker
@@ -32,11 +33,13 @@ def change(
     act: Callable[[list[str]], list[Any]],
     *,
     yes: int | str | None = None,
+    past: Mapping[str, HistoryEntry] | None = None,
 ) -> None:
     """Change the items that were typed, say how each ended, and exit with the code of what went wrong.
 
-    Nobody is asked how many are meant, but what was said with `yes` has to be true.
+    Nobody is asked how many are meant, but what was said with `yes` has to be true. `past` is what is undone.
     """
+    told = past or {}
     whole = item_ids(broker, typed)
     if yes is not None:
         confirm(verb, len(whole), yes, final=False)
@@ -49,27 +52,33 @@ def change(
     if len(whole) == 1 and refused:
         raise refused[0]
     if as_json():
-        print_json([_result(id, result) for id, result in zip(whole, results, strict=True)])
+        print_json([_result(id, result, told.get(id)) for id, result in zip(whole, results, strict=True)])
     else:
         for id, result in zip(whole, results, strict=True):
-            print_line(f"{short(id)}  {_text(verb, result)}", style="red" if isinstance(result, RedriveError) else None)
+            said = _text(verb, result, told.get(id))
+            print_line(f"{short(id)}  {said}", style="red" if isinstance(result, RedriveError) else None)
     if refused:
         click.get_current_context().exit(error_output.exit_for(refused, len(whole)))
 
 
-def _result(id: str, result: Settled | RedriveError) -> dict[str, Any]:
+def _result(id: str, result: Settled | RedriveError, past: HistoryEntry | None) -> dict[str, Any]:
     if isinstance(result, RedriveError):
         return {"typed_id": id, "error": {"code": result.code, "message": error_output.error_text(result)}}
-    return {"typed_id": id, **to_json_value(result)}
+    undone = {} if past is None else {"undone": to_json_value(past)}
+    return {"typed_id": id, **to_json_value(result), **undone}
 
 
-def _text(verb: str, result: Settled | RedriveError) -> str:
+def _text(verb: str, result: Settled | RedriveError, past: HistoryEntry | None) -> str:
     if isinstance(result, RedriveError):
         return error_output.one_of_several(result)
     if result.status is None:
         return "completed, and not kept" if verb == "done" else "removed for good"
     now = "" if result.source_id is None else f", its id is {short(result.id)} now"
     due = "" if result.status is not Status.FAILED else ", to be tried again"
+    if result.undo_until is not None:
+        return f"dropped; until {format_instant(result.undo_until)}: {command_line(f'undo {short(result.id)}')}"
+    if past is not None:
+        due += f"; {past.actor} dropped it at {format_instant(past.at)}"
     return f"{verb}: {result.status.value} in {result.queue}{now}{due}"
 
 
@@ -137,9 +146,10 @@ def done(ids: tuple[str, ...], force: bool) -> None:
 @ids_argument
 @force_option
 def drop(ids: tuple[str, ...], force: bool) -> None:
-    """Remove items for good, in whatever status they are. An audit row says which.
+    """Put items of any status into the archive because they are not wanted. An audit row says which.
 
-    For all that waits in a queue: redrive queue drain.
+    `redrive undo` brings them back, until they are removed after keep_dropped of their queue; for good and now:
+    redrive dead purge. For all that waits in a queue: redrive queue drain.
     """
     with open_target() as broker:
         change(broker, ids, "drop", lambda some: broker.drop(some, force=force))

@@ -65,7 +65,9 @@ def create(queue: str) -> None:
 @command("list")
 @click.argument("queue", required=False, shell_complete=complete_queue)
 @click.option(
-    "--status", type=click.Choice([*map(str, Status), "any"]), help="Items in this status only. Not given: any."
+    "--status",
+    type=click.Choice([*map(str, Status), "any"]),
+    help="Items in this status only. Not given: any but archived.",
 )
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print.")
 @click.option("--cursor", help="Go on where the page before ended.")
@@ -208,7 +210,7 @@ def delete(queue: str, dry_run: bool, yes: int | None) -> None:
     """Remove a queue and every item in it, in whatever status. This cannot be taken back."""
     with open_target() as broker:
         broker.get_queue(queue)
-        count = broker.count(queue=queue, status="any")
+        count = broker.count(queue=queue, status="any", archived=True)
         if not dry_run:
             if count or yes is not None:
                 confirm(f"delete queue {queue} and", count, yes, final=True)

@@ -1,4 +1,4 @@
-"""Tasks that failed outside a queue: capture them, list them, retry, archive and restore them."""
+"""Tasks that failed outside a queue: capture them, list them, retry, archive, restore and clear them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from redrive.capture.task_view import Statistics, TaskView, task_view
 from redrive.errors import QueueNotFound
 from redrive.model.item import Item
 from redrive.model.state_machine import Verb
+from redrive.model.text import to_rfc3339
 from redrive.server.field_types import (
     Actor,
+    Count,
     InstantInput,
     Label,
     PageLimit,
@@ -32,6 +34,7 @@ from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
 from redrive.server.route import Route, one_queue
 from redrive.server.routes.settle import ErrorReport, failure_of_report
+from redrive.wire.json_views import InstantText
 
 NO_ALERTS = AlertThresholds(utilization_percent=None, exhausted=None, success_rate=None)
 """Programs watch their queues; a server has no hooks."""
@@ -221,6 +224,32 @@ async def _changed(request: Request, call: ChangeTaskCall, verb: Verb) -> Change
     return ChangedTask(call.task_id, item.id, await request.broker._run(flow))
 
 
+class ClearTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Drop all tasks that wait or are exhausted, or remove them permanently."""
+
+    queue: QueueName = DEFAULT_QUEUE
+    confirm: Annotated[
+        Count | None,
+        msgspec.Meta(description="How many they are, to remove them permanently; unset, they can be restored."),
+    ] = None
+    actor: Actor = None
+
+
+class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many tasks were cleared."""
+
+    cleared: int
+    undo_until: Annotated[InstantText | None, msgspec.Meta(description="Until when they can be restored.")] = None
+
+
+async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
+    """Drop or remove tasks."""
+    flow = administration.clear(request.broker._core, call.queue, call.confirm, request.actor(call.actor))
+    cleared = await request.broker._run(flow)
+    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
+    return ClearedTasks(len(cleared), None if until is None else to_rfc3339(until))
+
+
 async def statistics(request: Request, call: StatisticsCall) -> Statistics:
     """Count tasks."""
     found = await request.broker._run(administration.statistics(request.broker._core, call.queue))
@@ -271,7 +300,7 @@ ROUTES = (
     ),
     Route(
         name="capture.archive",
-        summary="Put an exhausted task aside",
+        summary="Put a task aside",
         request_type=ChangeTaskCall,
         response_type=ChangedTask,
         permission=Permission.OPERATE,
@@ -288,6 +317,16 @@ ROUTES = (
         queues=one_queue,
         handler=restore,
         example=_TASK,
+    ),
+    Route(
+        name="capture.clear",
+        summary="Drop all captured tasks that wait or are exhausted",
+        request_type=ClearTasksCall,
+        response_type=ClearedTasks,
+        permission=Permission.MANAGE,
+        queues=one_queue,
+        handler=clear,
+        example={"queue": "captured"},
     ),
     Route(
         name="capture.statistics",

@@ -73,8 +73,16 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     queue: QueueName
     status: Annotated[
-        str, msgspec.Meta(description="Only those in this status.", extra_json_schema={"enum": [*Status, "any"]})
+        str,
+        msgspec.Meta(
+            description="Only those in this status; any: in every status but archived.",
+            extra_json_schema={"enum": [*Status, "any"]},
+        ),
     ] = "any"
+    archived: Annotated[bool, msgspec.Meta(description="With any: archived ones too.")] = False
+    dropped: Annotated[
+        bool | None, msgspec.Meta(description="true: archived ones that were dropped; false: none of them.")
+    ] = None
     order: Order = Order.OLDEST
     cursor: (
         Annotated[
@@ -97,6 +105,8 @@ async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
         request,
         queue=call.queue,
         status=call.status,
+        archived=call.archived or None,
+        dropped=call.dropped,
         order=call.order,
         limit=call.limit,
         cursor=_cursor(call),

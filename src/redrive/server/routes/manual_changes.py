@@ -93,7 +93,7 @@ async def move(request: Request, call: MoveCall) -> SettledItems | Response:
 
 
 async def undo(request: Request, call: UndoCall) -> SettledItems | Response:
-    """Take redrives back that nobody has worked on since."""
+    """Undo drops, and redrives of items that were not leased since."""
     actor = await by_hand(request, Permission.OPERATE, call, Verb.UNDO)
     return settled_answer(await request.broker.undo(call.ids, actor=actor))
 
@@ -139,7 +139,7 @@ _IDS = {"ids": ["4f0c91a27b3d000000068f1c2a3b4800"]}
 ROUTES = (
     Route(
         name="items.delete",
-        summary="Remove items for good",
+        summary="Drop items: they are in the archive for keep_dropped, and then removed",
         request_type=ByHandCall,
         response_type=SettledItems,
         permission=Permission.MANAGE,
@@ -193,7 +193,7 @@ ROUTES = (
     ),
     Route(
         name="items.undo",
-        summary="Take redrives back that nobody has worked on since",
+        summary="Undo drops, and redrives of items that were not leased since",
         request_type=UndoCall,
         response_type=SettledItems,
         permission=Permission.OPERATE,

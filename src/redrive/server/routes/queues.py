@@ -7,18 +7,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from redrive.auth.principal import Permission
-from redrive.errors import ConfirmationMismatch, InvalidInput, RedriveError
-from redrive.model.item import Status
+from redrive.broker.flows import clearance
+from redrive.errors import ConfirmationMismatch, InvalidInput
+from redrive.model.filter import Filter
+from redrive.model.item import Settled, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.text import to_rfc3339
 from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.route import Route, named_queue, one_queue
-from redrive.wire.json_views import defined, extended, view_of, view_type
+from redrive.wire.json_views import InstantText, defined, extended, view_of, view_type
 
-CLEAR_AT_ONCE = 1000
-"""Items that are removed in one transaction."""
 MAX_CLEARED = 100_000
-"""Items that one request removes at most; the answer says how many are left."""
+"""Items that one request drops at most; the answer says how many are left."""
 
 Settings = Annotated[
     dict[str, Any],
@@ -170,7 +171,7 @@ async def delete(request: Request, call: DeleteQueueCall) -> Deleted:
 
 
 class ClearQueueCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Remove the items of a queue for good, and keep the queue. What a worker holds stays."""
+    """Drop the items of a queue, or remove them for good, and keep the queue. What a worker holds stays."""
 
     queue: QueueName
     statuses: Annotated[
@@ -179,14 +180,21 @@ class ClearQueueCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = msgspec.field(default_factory=lambda: ["pending"])
     confirm: Annotated[Count | None, msgspec.Meta(description="How many you mean; see dry_run.")] = None
     dry_run: Annotated[bool, msgspec.Meta(description="Remove nothing, and say how many it would be.")] = False
+    destructive: Annotated[
+        bool,
+        msgspec.Meta(description="true: for good, dropped ones too; false: they can be restored for keep_dropped."),
+    ] = False
     actor: Actor = None
 
 
-class Cleared(msgspec.Struct, frozen=True):
+class Cleared(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many items went, and how many of those that were meant are still there."""
 
     removed: int
     left: int
+    undo_until: Annotated[
+        InstantText | None, msgspec.Meta(description="Until when the last of them can be restored at least.")
+    ] = None
 
 
 async def clear(request: Request, call: ClearQueueCall) -> Cleared:
@@ -194,30 +202,29 @@ async def clear(request: Request, call: ClearQueueCall) -> Cleared:
     statuses = list(dict.fromkeys(call.statuses))
     total = 0
     for status in statuses:
-        total += await request.broker.count(queue=call.queue, status=status)
+        total += await request.broker.count(queue=call.queue, status=status, dropped=_asked(call))
     if call.dry_run:
         return Cleared(0, total)
     if call.confirm != total and (call.confirm is not None or total):
         raise ConfirmationMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
-    removed = 0
+    cleared: list[Settled] = []
     for status in statuses:
-        removed += await _clear(request, call, Status(status), MAX_CLEARED - removed)
-    return Cleared(removed, max(0, total - removed))
+        where = Filter(queue=call.queue, status=Status(status), dropped=_asked(call))
+        flow = clearance.clear(
+            request.broker._core,
+            where,
+            request.actor(call.actor),
+            final=call.destructive,
+            limit=MAX_CLEARED - len(cleared),
+        )
+        cleared += await request.broker._run(flow)
+    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
+    return Cleared(len(cleared), max(0, total - len(cleared)), None if until is None else to_rfc3339(until))
 
 
-async def _clear(request: Request, call: ClearQueueCall, status: Status, most: int) -> int:
-    """Page by page from the oldest on. What somebody else changed meanwhile is passed over."""
-    removed, cursor, actor = 0, None, request.actor(call.actor)
-    while removed < most:
-        limit = min(CLEAR_AT_ONCE, most - removed)
-        page = await request.broker.find(queue=call.queue, status=status, order="oldest", limit=limit, cursor=cursor)
-        if page.items:
-            results = await request.broker.drop([item.id for item in page.items], actor=actor)
-            removed += sum(not isinstance(result, RedriveError) for result in results)
-        cursor = page.cursor
-        if cursor is None:
-            break
-    return removed
+def _asked(call: ClearQueueCall) -> bool | None:
+    """Whether dropped items are meant: what is dropped is not dropped again."""
+    return None if call.destructive else False
 
 
 _NAME = {"name": "emails"}
@@ -310,7 +317,7 @@ ROUTES = (
     ),
     Route(
         name="queue.clear",
-        summary="Remove the items of a queue for good",
+        summary="Drop the items of a queue",
         request_type=ClearQueueCall,
         response_type=Cleared,
         permission=Permission.MANAGE,

@@ -180,6 +180,7 @@ MIGRATIONS = (
     "ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT '', ADD COLUMN put_to TEXT",
     "ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT",
     _ADD_TOTALS,
+    "",  # no table changes, but a Redrive that does not know dropped items must not read them
 )
 """The first creates schema FIRST; each of the others takes the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

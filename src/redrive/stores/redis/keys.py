@@ -4,6 +4,8 @@ An item is stored under its *body*: the number of its first id, which does not c
 Redis are those of ids without their last 11 bits, because they have to fit into the 53 bits of a Lua number. *Digits*
 are the 16 decimal digits of a number or an instant, so that scripts can cut values and members at fixed positions.
 
+The idempotency key of a dropped item is free; what it was is under NUL and the first id of the item.
+
 The names of keys that every item has are short. Fields of `s:B` are in `codec.py`, those of `info` in
 `queue_state.py`.
 
@@ -23,10 +25,10 @@ The names of keys that every item has are short. Fields of `s:B` are in `codec.p
 | `leases:Q` | sorted set | active items by deadline; members are digits of seq and body |
 | `waiting:Q` | sorted set | scheduled and failed items: body by ready_at |
 | `expiring:Q` | sorted set | pending and failed items that expire: body by expire_deadline |
-| `completed:Q`, `dead:Q`, `archived:Q` | sorted sets | body by the instant that retention counts from |
+| `completed:Q`, `dead:Q`, `archived:Q`, `dropped:Q` | sorted sets | body by the instant that retention counts from |
 | `all:Q` | sorted set | every item of the queue: body by the number of its id |
 | `removed`, `removed:N` | list, sorted set | numbers of deletions of queues; former `all:Q` of one, until it is swept |
-| `dead_letters:Q`, `archived_dead_letters:Q` | sorted sets | body by the number of the death |
+| `dead_letters:Q`, `archived_dead_letters:Q` | sorted sets | body by the number of the death or the archiving |
 | `groups:Q` | hash | fingerprint → count, first, last, hours |
 | `group:Q:F` | sorted set | dead letters with fingerprint F: body by the number of the death |
 | `held:NAME` | sorted set | held items: body by the number of the id |
@@ -54,9 +56,10 @@ from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
 FIRST_FORMAT = 3
 """The first format that a store opens."""
-FORMAT = 4
-"""Version of the keys and values of a namespace. Format 4 adds dead items that are leased (`R` in `s:B`). A namespace
-of format 3 gets it with the first of them: a Redrive that does not know them no longer opens it then."""
+FORMAT = 5
+"""Version of the keys and values of a namespace. Format 4 adds dead items that are leased (`R` in `s:B`), format 5
+archived items that are dropped (`dropped:Q`) or were no dead letters. An older namespace gets it with the first of
+them: a Redrive that does not know them no longer opens it then."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
 """Bits of a number in an id that it does not have in Redis."""
 RANKS = range(10)

@@ -108,6 +108,7 @@ def _ends(queue: Queue, now: Instant) -> Iterator[tuple[str, int]]:
         ("dead", settings.archive_after),
         ("dead", settings.keep_dead),
         ("archived", settings.keep_archived),
+        ("dropped", settings.keep_dropped),
     ):
         if time is not None:
             yield kind, now - time

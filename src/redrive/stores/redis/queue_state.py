@@ -28,7 +28,7 @@ _TOTALS = (
     *("dead_letters", "put_total", "completed_total", "failed_total", "dead_total"),
     *("redriven_total", "archived_total", "exhausted_total", "captured_total"),
 )
-_INDEXES = ("waiting", "expiring", "leases", "completed", "dead", "archived")
+_INDEXES = ("waiting", "expiring", "leases", "completed", "dead", "archived", "dropped")
 _OTHERS = (
     *("all", "dead_letters", "archived_dead_letters", "groups", "counts"),
     *("keys", "key_expiry", "sources", "source_expiry"),

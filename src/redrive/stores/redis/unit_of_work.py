@@ -13,6 +13,7 @@ from typing import Any
 from redrive.clock import Instant
 from redrive.errors import InvalidName
 from redrive.model.ids import ItemId, parse_id
+from redrive.model.item import Status
 from redrive.stores.redis.codec import (
     NOT_READ,
     NOTHING_LOADED,
@@ -201,7 +202,7 @@ class Session:
         state = encode_state(item)
         if state != loaded.state:
             self.write("SET", self.keys.of("s", body), state)
-            if item.was_dead:
+            if item.was_dead or (item.status is Status.ARCHIVED and (item.is_dropped or item.death is None)):
                 self.write("HSET", self.keys.meta, "format", FORMAT)
         self._write_history(self.keys.of("h", body), item, loaded)
         for death in item.deaths[loaded.deaths :]:

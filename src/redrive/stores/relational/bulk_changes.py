@@ -24,7 +24,7 @@ from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.item_rows import STATE_COLUMNS
+from redrive.stores.relational.item_rows import DROPPED, STATE_COLUMNS
 from redrive.stores.relational.queue_rows import QueueRow
 
 _DELIVERY = '"delivery":'
@@ -90,6 +90,7 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
     death_no: int
     entries: int
     dead_reason: str
+    """None only where it is purged."""
     expire_timeout: int | None
     unmoved: bool
     keyless: bool
@@ -173,7 +174,7 @@ def _is_plain(batch: Batch, action: ManualAction, item: UniformItem) -> bool:
     """Return whether only its status decides how it is changed."""
     match action.verb:
         case Verb.PURGE:
-            return item.status == Status.ARCHIVED
+            return item.status in (Status.ARCHIVED, DROPPED)
         case Verb.RESTORE:
             return item.status == Status.ARCHIVED and item.archived_from == Status.DEAD
         case Verb.ARCHIVE:
@@ -303,7 +304,7 @@ _PLAIN = {
     # One that was never moved died where it is; another one may have to go back to where it died.
     Verb.REDRIVE: "e.status = 'dead' AND i.idempotency_key IS NULL AND i.source_id IS NULL",
     Verb.ARCHIVE: "e.status = 'dead'",
-    Verb.RESTORE: "e.archived_from = 'dead'",
+    Verb.RESTORE: "e.status = 'archived' AND e.archived_from = 'dead'",
     Verb.PURGE: "true",
 }
 """The status of items for which only that decides how a verb changes them."""

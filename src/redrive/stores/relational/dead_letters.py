@@ -1,7 +1,7 @@
 """The index of dead letters: one row for each dead letter and each archived item, its search terms, and group counts.
 
-`item_row.death_no` is the number allocated at the death. It is part of the state row, so it is changed before
-`insert_row`.
+`item_row.death_no` is the number allocated at the death, or at the archiving of an item that was no dead letter. It is
+part of the state row, so it is changed before `insert_row`.
 """
 
 from __future__ import annotations
@@ -204,6 +204,15 @@ def add_dead_letter(batch: Batch, item_row: ItemRow, death: Death, text: str, *,
         batch.unindexed[death_no] = UnindexedLetter(item_row.item_no, cause.error_type, text)
     if not archived:
         _count_letter(batch, item_row.queue, cause.fingerprint, death.at, 1)
+
+
+def add_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
+    """Add an archived item that was no dead letter: it has no cause and no search terms. Retention counts from `at`."""
+    item_row.death_no, item_row.details = batch.allocate(), None
+    counted = (item_row.deliveries, item_row.attempts, item_row.failures, item_row.losses)
+    place = (item_row.death_no, item_row.item_no, item_row.queue, -batch.namespace_key)
+    no_cause = [""] * 5
+    batch.write(_INSERT_LETTER, (*place, at, *no_cause, *counted))
 
 
 def remove_dead_letter(batch: Batch, item_row: ItemRow) -> None:

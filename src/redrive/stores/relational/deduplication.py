@@ -146,7 +146,8 @@ def _gets_failure(batch: Batch, id: ItemId) -> bool:
 
 
 def read_keys(batch: Batch, calls: Sequence[Put]) -> None:
-    """Read the idempotency keys of all calls together, if that is cheaper."""
+    """Read the idempotency keys of all calls before the first is written: a read has to wait for pending writes, which
+    are cheaper together."""
     asked: dict[int, list[str]] = {}
     for call in calls:
         if not call.items or call.items[0].is_plain or (row := batch.by_name.get(call.queue)) is None:
@@ -155,8 +156,10 @@ def read_keys(batch: Batch, calls: Sequence[Put]) -> None:
             asked.setdefault(row.key, []).extend(keys)
     for queue, keys in sorted(asked.items()):
         found = batch.session.find_idempotency_keys(batch, queue, keys)
-        if found is not None:
-            for key in keys:
+        for key in keys:
+            if found is None:
+                batch.known_keys[queue, key] = _read_key(batch, queue, key)
+            else:
                 batch.known_keys[queue, key] = KnownKey(*found[key]) if key in found else None
 
 

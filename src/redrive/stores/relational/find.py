@@ -295,8 +295,8 @@ class _SearchPlan(NamedTuple):
     @property
     def _asks_for_places(self) -> bool:
         """Return whether some conditions are not in the index of dead letters."""
-        where = self.where
-        return (where.min_redrives, where.max_redrives, where.held, where.held_by) != (None, None, None, None)
+        names = ("min_redrives", "max_redrives", "held", "held_by", "dropped")
+        return any(getattr(self.where, name) is not None for name in names)
 
     def _dead_letter(
         self, item_row: ItemRow | None,
@@ -317,9 +317,10 @@ class _SearchPlan(NamedTuple):
             died_at,
             Counters(deliveries, attempts, failures, losses, redrives),
             held_by,
-            DeadReason(reason),
-            Cause(fingerprint, "", error_type, ErrorClass(error_class)),
+            DeadReason(reason) if reason else None,  # an archived item that was no dead letter has none
+            Cause(fingerprint, "", error_type, ErrorClass(error_class)) if reason else None,
             None if headers is None or self.where.headers is None else msgspec.json.decode(headers),
+            item_row is not None and item_row.dropped_at is not None,
         )
 
     def _met(self, rows: Iterable[tuple[Any, ...]], *, for_letters: bool) -> dict[int, Candidate]:

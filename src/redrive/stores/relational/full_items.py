@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from redrive.clock import Instant
 from redrive.model.ids import ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Death, HistoryEntry, Item, Overrides, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -29,6 +30,7 @@ _EARLIER = """
     SELECT l.item_no, l.old_item_no, l.old_id_suffix FROM carray(?) AS c
     CROSS JOIN redrive_former_id AS l ON l.item_no = c.value
     ORDER BY l.item_no, l.old_item_no"""
+_ARCHIVED = "SELECT item_no, died_at FROM redrive_dead_letter WHERE death_no IN carray(?)"
 _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 _decode_death = msgspec.json.Decoder(Death).decode
 
@@ -50,6 +52,7 @@ def full_items(executor: Executor, item_rows: Collection[ItemRow], names: Mappin
     earlier: dict[int, list[ItemId]] = {}
     for item_no, old, id_suffix in lineage.fetchall():
         earlier.setdefault(item_no, []).append(make_id(old, id_suffix))
+    completed = _dropped_completions(executor, item_rows)
     return [
         _full_item(
             item_row,
@@ -57,10 +60,30 @@ def full_items(executor: Executor, item_rows: Collection[ItemRow], names: Mappin
             tuple(entries.get(item_row.item_no, ())),
             tuple(died.get(item_row.item_no, ())),
             tuple(earlier.get(item_row.item_no, ())),
+            _ended_at(item_row, died.get(item_row.item_no, ()), completed),
             *content[item_row.item_no],
         )
         for item_row in item_rows
     ]
+
+
+def _dropped_completions(executor: Executor, item_rows: Collection[ItemRow]) -> dict[int, Instant]:
+    """When dropped items were completed, by number: retention of the archive would count from it."""
+    rows = [row for row in item_rows if row.dropped_at is not None and row.archived_from is Status.COMPLETED]
+    if not rows:
+        return {}
+    found = executor.execute(_ARCHIVED, (executor.table([row.death_no for row in rows if row.death_no is not None]),))
+    return dict(found.fetchall())
+
+
+def _ended_at(item_row: ItemRow, deaths: Sequence[Death], completed: Mapping[int, Instant]) -> Instant | None:
+    """Return when an item died or was completed; None if it has not ended."""
+    if item_row.status is Status.ARCHIVED and item_row.dead_reason is not None:
+        return deaths[-1].at
+    waits = item_row.status is Status.ARCHIVED and item_row.archived_from in WAITING_STATUSES
+    if waits or item_row.status is Status.MOVING:
+        return None
+    return item_row.ended_at if item_row.dropped_at is None else completed.get(item_row.item_no)
 
 
 def overrides_of(stored: str | None) -> Overrides:
@@ -74,6 +97,7 @@ def _full_item(
     history: tuple[HistoryEntry, ...],
     deaths: tuple[Death, ...],
     earlier_ids: tuple[ItemId, ...],
+    ended_at: Instant | None,
     payload: bytes,
     content_type: str | None,
     headers: str | None,
@@ -105,7 +129,7 @@ def _full_item(
         lease_deadline=item_row.deadline,
         first_leased_at=item_row.first_leased_at,
         dead_reason=item_row.dead_reason,
-        ended_at=item_row.ended_at if moving is None else None,
+        ended_at=ended_at,
         result=item_row.result,
         idempotency_key=idempotency_key,
         overrides=overrides_of(overrides),

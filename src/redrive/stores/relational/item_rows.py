@@ -28,6 +28,8 @@ STATE_COLUMNS = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
     "entries, deaths, death_no"
 )
+DROPPED = "dropped"
+"""The status of archived items that were dropped, in redrive_finished."""
 _MARKS = ", ?" * len(STATE_COLUMNS.split(","))
 
 
@@ -66,6 +68,8 @@ class ItemRow(msgspec.Struct):
     dead_reason: DeadReason | None = None
     archived_from: Status | None = None
     """The status of an archived item before it was archived."""
+    dropped_at: Instant | None = None
+    """When it was dropped, if that is why it is archived. Then `ended_at` is not known here."""
     result: Result | None = None
     route: MoveRoute | None = None
     """Its target and reason, while it moves to another store."""
@@ -251,8 +255,10 @@ def _scheduled(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> 
 
 def _finished(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
-    item_row = ItemRow(item_no, id_suffix, queue, Status(status), *row[7:])
-    item_row.ended_at, item_row.held_by = ended_at, held_by
+    dropped = status == DROPPED
+    item_row = ItemRow(item_no, id_suffix, queue, Status.ARCHIVED if dropped else Status(status), *row[7:])
+    item_row.ended_at, item_row.dropped_at = (None, ended_at) if dropped else (ended_at, None)
+    item_row.held_by = held_by
     item_row.result = None if result is None else Result(result, result_type)
     item_row.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
     item_row.archived_from = None if archived_from is None else Status(archived_from)
@@ -306,6 +312,7 @@ def delete_row(batch: Batch, item_row: ItemRow) -> None:
             batch.write("DELETE FROM redrive_moving WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
             item_row.route = None
         item_row.ended_at = item_row.dead_reason = item_row.archived_from = item_row.result = None
+        item_row.dropped_at = None
 
 
 def insert_row(batch: Batch, item_row: ItemRow) -> None:
@@ -335,14 +342,15 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         statement = _INSERT_EARLY_LEASE if early else _INSERT_LEASE
         batch.write(statement, (item_row.item_no, item_row.queue, *lease, *_state(item_row)))
         return
-    assert item_row.ended_at is not None
+    dropped_at = item_row.dropped_at
+    assert item_row.ended_at is not None or dropped_at is not None
     archived_from = None if item_row.archived_from is None else item_row.archived_from.value
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     ended = (
         item_row.item_no,
         item_row.queue,
-        item_row.status.value,
-        item_row.ended_at,
+        item_row.status.value if dropped_at is None else DROPPED,
+        item_row.ended_at if dropped_at is None else dropped_at,
         dead_reason,
         archived_from,
         item_row.held_by,

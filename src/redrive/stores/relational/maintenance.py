@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from redrive.clock import Instant
@@ -23,23 +23,27 @@ from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction
+from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb, allowed_from
-from redrive.stores.relational import redrive, replies, verdicts
+from redrive.stores.relational import replies, verdicts
+from redrive.stores.relational.archive import archive
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.deduplication import KEY_LIVES
 from redrive.stores.relational.item_details import read_details
-from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all
+from redrive.stores.relational.item_rows import DROPPED, ItemRow, ReadAhead, delete_row, find_all
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.low_water_marks import above, each_queue
 from redrive.stores.relational.queue_rows import QueueRow
 
-_COMPLETED = "SELECT item_no FROM redrive_finished WHERE queue = ? AND status = 'completed' AND ended_at <= ? LIMIT ?"
-_OLDEST_COMPLETED = """
+_ENDED = (
+    "SELECT item_no FROM redrive_finished WHERE queue = ? AND status = ? AND ended_at <= ? ORDER BY ended_at LIMIT ?"
+)
+_OLDEST_ENDED = """
     WITH RECURSIVE each(queue) AS (
         SELECT (SELECT min(queue) FROM redrive_finished)
         UNION ALL SELECT (SELECT min(queue) FROM redrive_finished WHERE queue > each.queue)
         FROM each WHERE each.queue IS NOT NULL)
-    SELECT queue, (SELECT min(ended_at) FROM redrive_finished WHERE queue = each.queue AND status = 'completed')
+    SELECT queue, (SELECT min(ended_at) FROM redrive_finished WHERE queue = each.queue AND status = ?1)
     FROM each WHERE queue IS NOT NULL"""
 _QUEUES = """
     WITH RECURSIVE each(queue) AS (
@@ -77,17 +81,29 @@ class Retention:
                 self._archive(row, self._due(row, section, settings.archive_after))
             if settings.keep_dead is not None:
                 self._purge(row, self._due(row, section, settings.keep_dead))
-            if settings.keep_archived is not None:
-                self._purge(row, self._due(row, -section, settings.keep_archived))
+        for row, due in self._ended(Status.ARCHIVED.value, lambda settings: settings.keep_archived):
+            self._purge(row, due)
+        for row, due in self._ended(DROPPED, lambda settings: settings.keep_dropped):
+            self._purge(row, due)
+
+    def _ended(
+        self, status: str, age: Callable[[QueueSettings], int | None]
+    ) -> Iterator[tuple[QueueRow, list[ItemRow]]]:
+        """Yield the items of each queue whose retention in that status of redrive_finished has ended."""
+        batch = self._batch
+        for queue, oldest in batch.execute(_OLDEST_ENDED, (status,)).fetchall():
+            row = batch.by_key.get(queue)
+            keep = None if row is None else age(row.settings)
+            if row is None or keep is None or oldest is None or oldest > batch.now - keep:
+                continue
+            old = batch.execute(_ENDED, (row.key, status, batch.now - keep, self.left)).fetchall()
+            item_rows = find_all(batch, [item_no for (item_no,) in old])
+            yield row, sorted(item_rows.values(), key=lambda item_row: item_row.death_no or 0)
 
     def _remove_completed(self) -> None:
-        batch = self._batch
-        for queue, oldest in batch.execute(_OLDEST_COMPLETED).fetchall():
-            row = batch.by_key.get(queue)
-            if row and oldest is not None and oldest <= (before := batch.now - row.settings.keep_completed):
-                old = [item_no for (item_no,) in batch.execute(_COMPLETED, (row.key, before, self.left)).fetchall()]
-                for item_row in find_all(batch, old).values():
-                    self._remove(item_row)
+        for _, due in self._ended(Status.COMPLETED.value, lambda settings: settings.keep_completed):
+            for item_row in due:
+                self._remove(item_row)
 
     def _due(self, row: QueueRow, section: int, age: int) -> list[ItemRow]:
         """Return dead letters of a queue whose retention has ended, except those that are leased or moving."""
@@ -117,13 +133,12 @@ class Retention:
     def _archive(self, row: QueueRow, due: list[ItemRow]) -> None:
         name = row.queue.name
         for item_row in due:
-            redrive.archive(
-                self._batch, _ARCHIVE, ItemSnapshot(item_row.id, item_row.status, True, queue=name), item_row
-            )
+            archive(self._batch, _ARCHIVE, ItemSnapshot(item_row.id, item_row.status, True, queue=name), item_row)
         self.left -= len(due)
         self._audit(row, Verb.ARCHIVE, [item_row.id for item_row in due])
 
     def _purge(self, row: QueueRow, due: list[ItemRow]) -> None:
+        read_details(self._batch, [item_row for item_row in due if item_row.details is None])
         for item_row in due:
             self._remove(item_row)
             verdicts.append_action_event(self._batch, _PURGE, FeedKind.REMOVED, row.queue.name, item_row)

@@ -15,13 +15,12 @@ from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Set
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
-from redrive.stores.relational import dead_letters, redrive, replies, verdicts
+from redrive.stores.relational import archive, redrive, replies, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform
 from redrive.stores.relational.item_details import history_of, read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
-from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.settle import complete_item
 
 _HELD = """
@@ -126,7 +125,7 @@ def _carry_out(
         case Verb.REDRIVE:
             return redrive.redrive(batch, action, target, item, item_row)
         case Verb.UNDO:
-            return redrive.undo(batch, action, item, item_row)
+            return redrive.undo(batch, action, item, item_row, row)
         case Verb.MOVE:
             return redrive.move(batch, action, item, item_row)
         case Verb.FAIL | Verb.BURY:
@@ -136,15 +135,17 @@ def _carry_out(
             return complete_item(
                 batch, item_row, None, kind=FeedKind.DONE, actor=action.actor, operation=action.operation
             )
-        case Verb.DROP | Verb.PURGE:
+        case Verb.DROP:
+            return archive.drop(batch, action, item, item_row, row)
+        case Verb.PURGE:
             delete_row(batch, item_row)
             verdicts.remove(batch, item_row)
             verdicts.append_action_event(batch, action, FeedKind.REMOVED, row.queue.name, item_row)
             return Settled(item_row.id, row.queue.name, None, item_row.counters)
         case Verb.ARCHIVE:
-            return redrive.archive(batch, action, item, item_row)
+            return archive.archive(batch, action, item, item_row)
         case Verb.RESTORE:
-            return _restore(batch, action, item_row, row)
+            return archive.restore(batch, action, item, item_row, row)
         case _:
             raise AssertionError(action.verb)
 
@@ -164,6 +165,7 @@ def _standing(batch: Batch, verb: Verb, item_row: ItemRow, row: QueueRow) -> Ite
         row.queue.name,
         item_row.deliveries,
         item_row.was_dead,
+        item_row.dropped_at is not None,
     )
 
 
@@ -196,20 +198,3 @@ def _judged(
     )
     verdicts.record(batch, item_row, entry)
     return replies.apply_verdict(batch, item_row, target.verdict, entry)
-
-
-def _restore(batch: Batch, action: ManualAction, item_row: ItemRow, row: QueueRow) -> Settled:
-    """Restore an archived item to its former status. Only a status that counts for max_size needs room."""
-    assert item_row.archived_from is not None
-    back, ended = item_row.archived_from, (item_row.ended_at, item_row.dead_reason)
-    if back is not Status.DEAD:
-        check_max_size(batch, row, 1)
-    delete_row(batch, item_row)
-    item_row.status = back
-    if back is Status.DEAD:
-        item_row.ended_at, item_row.dead_reason = ended
-    dead_letters.restore_dead_letter(batch, item_row)
-    insert_row(batch, item_row)
-    verdicts.append_action_event(batch, action, FeedKind.RESTORED, row.queue.name, item_row)
-    ready_at = None if back is Status.DEAD else item_row.ready_at
-    return Settled(item_row.id, row.queue.name, back, item_row.counters, ready_at, item_row.dead_reason)

@@ -120,14 +120,17 @@ def _write_records(batch: Batch, item_row: ItemRow, item: Item, arrival: Arrival
     for death in item.deaths:
         verdicts.record_death(batch, item_row, death)
     archived = arrival.status is Status.ARCHIVED
-    if not arrival.is_dead_letter and not archived:
-        return
-    death = item.deaths[-1]
-    dead_letters.add_dead_letter(batch, item_row, death, death_text(death, item.history), archived=archived)
-    if arrival.status is Status.DEAD or archived:
-        item_row.ended_at, item_row.dead_reason = death.at, death.reason
-    if archived:
-        item_row.archived_from = Status.DEAD
+    item_row.archived_from = arrival.archived_from
+    if arrival.is_dropped:
+        item_row.dropped_at = item.history[-1].at
+    if arrival.is_dead_letter or arrival.archived_from is Status.DEAD:
+        death = item.deaths[-1]
+        dead_letters.add_dead_letter(batch, item_row, death, death_text(death, item.history), archived=archived)
+        if arrival.status is Status.DEAD or archived:
+            item_row.ended_at, item_row.dead_reason = death.at, death.reason
+    elif archived:  # its history has when that was
+        item_row.ended_at = item.history[-1].at
+        dead_letters.add_archived(batch, item_row, item_row.ended_at)
 
 
 def _headers(headers: Mapping[str, str]) -> str | None:

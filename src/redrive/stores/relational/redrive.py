@@ -29,6 +29,7 @@ from redrive.model.manual_change import (
 from redrive.model.payload import JSON
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, verdicts
+from redrive.stores.relational.archive import archive, restore
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_details import history_of, item_details
 from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
@@ -88,8 +89,10 @@ def revive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: Ite
     return _lay_as_work(batch, action, item, item_row, row, source_id, expires=not stays_letter)
 
 
-def undo(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> Settled:
-    """Take a redrive back: to where the item was, and what it was there."""
+def undo(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow, row: QueueRow) -> Settled:
+    """Take a redrive back: to where the item was, and what it was there. Or a drop."""
+    if item.is_dropped:
+        return restore(batch, action, item, item_row, row)
     assert item.last is not None
     name, back = undo_target(item.last)
     row = batch.queue(name)
@@ -140,19 +143,6 @@ def move(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
     verdicts.append_action_event(batch, action, FeedKind.MOVED, item.queue, item_row, source_id)
     shown = None if before is Status.DEAD else item_row.ready_at
     return Settled(item_row.id, row.queue.name, before, item_row.counters, shown, item_row.dead_reason, source_id)
-
-
-def archive(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemRow) -> Settled:
-    """Archive a dead letter."""
-    death = item_details(batch, item_row).death
-    delete_row(batch, item_row)
-    item_row.status, item_row.archived_from = Status.ARCHIVED, item.status_without_lease
-    item_row.ended_at, item_row.dead_reason = death.at, death.reason
-    dead_letters.archive_dead_letter(batch, item_row)
-    batch.count_delta(item_row.queue, "archived_total")
-    insert_row(batch, item_row)
-    verdicts.append_action_event(batch, action, FeedKind.ARCHIVED, item.queue, item_row)
-    return Settled(item_row.id, item.queue, Status.ARCHIVED, item_row.counters, dead_reason=item_row.dead_reason)
 
 
 def _redrive_edited(

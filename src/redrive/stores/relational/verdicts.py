@@ -263,5 +263,5 @@ def append_action_event(
         source_id=source_id,
         actor=action.actor,
         operation=action.operation,
-        from_status=item_row.status if kind is FeedKind.REMOVED else None,
+        from_status={FeedKind.REMOVED: item_row.status, FeedKind.DROPPED: item_row.archived_from}.get(kind),
     )

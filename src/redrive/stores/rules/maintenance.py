@@ -13,12 +13,12 @@ from redrive.model.item import WAITING_STATUSES, Settled
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.archive import archive
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.leases import promote_due
 from redrive.stores.rules.puts import living_item
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import Record
-from redrive.stores.rules.redrive import archive
 from redrive.stores.rules.replies import apply_verdict
 from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import check_verdict
@@ -48,7 +48,7 @@ def apply_retention(state: State, call: ApplyRetention) -> int:
     """At most `limit` rows in all, queue by queue."""
     left = call.limit
     for queue in state.queues.values():
-        for step in (_archive, _clean_completed, _clean_dead, _clean_archived, _clean_keys, _clean_sources):
+        for step in _STEPS:
             left -= step(state, queue, left)
     left -= state.registrations.forget(state.now, left)
     left -= state.results.forget(state.now, left)
@@ -86,8 +86,12 @@ def _clean_archived(state: State, queue: QueueState, limit: int) -> int:
     return _purge(state, queue, queue.archived, queue.value.settings.keep_archived, limit)
 
 
+def _clean_dropped(state: State, queue: QueueState, limit: int) -> int:
+    return _purge(state, queue, queue.dropped, queue.value.settings.keep_dropped, limit)
+
+
 def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | None, limit: int) -> int:
-    """Remove what died so long ago, with one row in the audit and an entry in the feed for each."""
+    """Remove what died or was dropped so long ago, with one row in the audit and an entry in the feed for each."""
     if keep is None:
         return 0
     items = _past(state, index, keep, limit)
@@ -136,3 +140,7 @@ def _clean_sources(state: State, queue: QueueState, limit: int) -> int:
         if source is not None and item is not None and item.id == source.id and item.queue == queue.name:
             queue.sources[source_id] = SourceEntry(source.id)
     return len(source_ids)
+
+
+_STEPS = (_archive, _clean_completed, _clean_dead, _clean_archived, _clean_dropped, _clean_keys, _clean_sources)
+"""Retention of a queue. What several settings apply to is archived first and removed last."""

@@ -12,9 +12,10 @@ from redrive.model.item import WAITING_STATUSES, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.archive import archive, drop, restore
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
-from redrive.stores.rules.redrive import archive, move, redrive, retry, undo
+from redrive.stores.rules.redrive import move, redrive, retry, undo
 from redrive.stores.rules.replies import apply_verdict
 from redrive.stores.rules.settle import complete_item
 from redrive.stores.rules.state import State
@@ -64,14 +65,16 @@ def change_one(state: State, action: ManualAction, target: ManualTarget, item: R
             settled = complete_item(state, item, action.verb, forced=action.force)
             append_action_event(state, action, FeedKind.DONE, item.queue, item)
             return settled
-        case Verb.DROP | Verb.PURGE:
-            state.remove(item, action.verb, forced=action.force)
+        case Verb.DROP:
+            return drop(state, action, item)
+        case Verb.PURGE:
+            state.remove(item, action.verb)
             append_action_event(state, action, FeedKind.REMOVED, item.queue, item)
             return item.to_settled(removed=True)
         case Verb.ARCHIVE:
             return archive(state, action, item)
         case Verb.RESTORE:
-            return _restore(state, action, item)
+            return restore(state, action, item)
     raise AssertionError(action.verb)
 
 
@@ -94,18 +97,6 @@ def _judged(state: State, action: ManualAction, target: ManualTarget, item: Reco
         operation=action.operation,
         forced=action.force,
     )
-
-
-def _restore(state: State, action: ManualAction, item: Record) -> Settled:
-    """To the place it had. Only a status that max_size counts needs room."""
-    assert item.archived_from is not None
-    queue = state.queues[item.queue]
-    if item.archived_from in WAITING_STATUSES:
-        queue.check_room()
-    with state.change(item, Verb.RESTORE, item.archived_from):
-        item.archived_from = None
-    append_action_event(state, action, FeedKind.RESTORED, item.queue, item)
-    return item.to_settled(reason=item.deaths[-1].reason if item.status is Status.DEAD else None)
 
 
 def hold(state: State, call: Hold) -> int:

@@ -86,14 +86,16 @@ def write(state: State, queue: QueueState, item: Item, arrival: ArrivalState) ->
         origin_queue=item.origin_queue or item.queue,
         counters=item.counters,
         first_leased_at=item.first_leased_at,
-        archived_from=Status.DEAD if arrival.status is Status.ARCHIVED else None,
+        archived_from=arrival.archived_from,
         history=History((*arrival.first, *arrival.last), arrival.omitted),
         deaths=list(item.deaths),
         is_in_dead_queue=arrival.is_dead_letter and arrival.status is not Status.DEAD,
         home_store=arrival.home_store,
     )
-    if record.is_dead_letter or record.status is Status.ARCHIVED:
+    if record.death is not None:
         mark_dead(state, record)
+    elif record.status is Status.ARCHIVED:
+        record.death_number = state.draw_number()
     state.add(record)
     return record
 

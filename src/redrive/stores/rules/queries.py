@@ -27,7 +27,7 @@ from redrive.contract.queries import (
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, matches, parse_cursor
 from redrive.model.group import Group
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Lease, Status
+from redrive.model.item import Item, Lease
 from redrive.model.limits import MAX_INSTANT
 from redrive.model.queue import QueueStats
 from redrive.model.search_terms import parse_query
@@ -198,6 +198,6 @@ def _condition(where: Filter) -> Callable[[Record], bool]:
             return False
         if words is None:
             return True
-        return (item.is_dead_letter or item.status is Status.ARCHIVED) and words.matches(item.words)
+        return item.death is not None and words.matches(item.words)
 
     return meets

@@ -65,7 +65,9 @@ class QueueState:
         self.dead: Index[ItemId] = Index()
         """Dead letters that nobody works on: by the last death."""
         self.archived: Index[ItemId] = Index()
-        """Archived: by the last death."""
+        """Archived and not dropped: by the last death or the completion, else by the archiving."""
+        self.dropped: Index[ItemId] = Index()
+        """Dropped: by when."""
         self.keys: MutableMapping[str, IdempotencyEntry] = {}
         self.keys_until: Index[str] = Index()
         self.sources: MutableMapping[ItemId, SourceEntry] = {}
@@ -83,7 +85,7 @@ class QueueState:
             case Status.DEAD | Status.MOVING:
                 return (self.dead,)
             case Status.ARCHIVED:
-                return (self.archived,)
+                return (self.archived, self.dropped)
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from redrive.model.item import (
     Counters,
     Death,
     HistoryEntry,
+    HistoryEvent,
     Item,
     Lease,
     Overrides,
@@ -120,12 +121,13 @@ class Record:
     completed_at: Instant | None = None
     result: Result | None = None
     archived_from: Status | None = None
+    """What it was before it was archived, and is again when it is restored (archived)."""
     history: History = field(default_factory=History)
     deaths: list[Death] = field(default_factory=list)
     is_in_dead_queue: bool = False
     """It lies in a dead queue because it died, and was not redriven from there."""
     death_number: int = 0
-    """Drawn at its last death: its place among the dead and the archived."""
+    """Allocated at its last death, or when it was archived as no dead letter: its place among such items."""
     words: frozenset[str] = frozenset()
     """What it is found by while it is a dead letter or archived."""
     home_store: str | None = None
@@ -161,6 +163,36 @@ class Record:
         return self.is_in_dead_queue and (self.status in OPEN_STATUSES or self.status is Status.MOVING)
 
     @property
+    def is_dropped(self) -> bool:
+        """Whether it is in the archive because it was dropped."""
+        last = self.history.last() if self.status is Status.ARCHIVED else None
+        return last is not None and last.event is HistoryEvent.DROPPED
+
+    @property
+    def death(self) -> Death | None:
+        """Its last death, while it is a dead letter or archived as one."""
+        archived = self.status is Status.ARCHIVED and (
+            self.archived_from is Status.DEAD or (self.is_in_dead_queue and self.archived_from in WAITING_STATUSES)
+        )
+        return self.deaths[-1] if self.is_dead_letter or archived else None
+
+    @property
+    def retained_from(self) -> Instant:
+        """What retention counts from (archived)."""
+        last = self.history.last()
+        return last.at if last is not None and self.is_dropped else self.ended_or_archived_at
+
+    @property
+    def ended_or_archived_at(self) -> Instant:
+        """When it died or was completed, else when it was archived, as its history says (archived)."""
+        if (death := self.death) is not None:
+            return death.at
+        if self.archived_from is Status.COMPLETED and self.completed_at is not None:
+            return self.completed_at
+        last = self.history.last()
+        return self.put_at if last is None else last.at
+
+    @property
     def number(self) -> int:
         """The number in its id: its place among all items."""
         return parse_id(self.id)[0]
@@ -185,13 +217,13 @@ class Record:
             self.queue,
             self.counters.deliveries,
             self.was_dead,
+            self.is_dropped,
         )
 
     @property
     def filter_subject(self) -> FilterSubject:
         """As a filter sees it. What died, and was brought back since, is as alive as any other."""
-        death = self.deaths[-1] if self.is_dead_letter or self.status is Status.ARCHIVED else None
-        counters = self.counters
+        death, counters = self.death, self.counters
         if death is not None:
             counters = msgspec.structs.replace(death.counters, redrives=counters.redrives)
         return FilterSubject(
@@ -200,12 +232,17 @@ class Record:
             is_dead_letter=self.is_dead_letter,
             queue=self.queue,
             origin_queue=self.origin_queue or self.queue,
-            at=self.put_at if death is None else death.at,
+            at=self.ended_or_archived_at
+            if self.status is Status.ARCHIVED
+            else self.put_at
+            if death is None
+            else death.at,
             counters=counters,
             held_by=self.held_by,
             reason=None if death is None else death.reason,
             cause=None if death is None else death.cause,
             headers=self.headers,
+            is_dropped=self.is_dropped,
         )
 
     @property
@@ -218,7 +255,7 @@ class Record:
 
     def to_item(self) -> Item:
         """As `get` shows it. What does not belong to its status is left out."""
-        death = self.deaths[-1] if self.status in (Status.DEAD, Status.ARCHIVED) or self.was_dead else None
+        death = self.death if self.status in (Status.DEAD, Status.ARCHIVED) or self.was_dead else None
         return Item(
             id=self.id,
             queue=self.queue,
@@ -292,7 +329,14 @@ class Record:
             dead_reason=None if self.grant is None else self.grant.dead_reason,
         )
 
-    def to_settled(self, *, removed: bool = False, moved: bool = False, reason: DeadReason | None = None) -> Settled:
+    def to_settled(
+        self,
+        *,
+        removed: bool = False,
+        moved: bool = False,
+        reason: DeadReason | None = None,
+        undo_until: Instant | None = None,
+    ) -> Settled:
         """How it stands after a change."""
         return Settled(
             id=self.id,
@@ -302,4 +346,5 @@ class Record:
             ready_at=self.ready_at if self.status in WAITING_STATUSES and not removed else None,
             dead_reason=reason,
             source_id=self.source_id if moved else None,
+            undo_until=undo_until,
         )

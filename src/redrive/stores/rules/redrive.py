@@ -1,4 +1,4 @@
-"""Back to work, back again, aside, and to another queue: retry, redrive, undo, archive, move."""
+"""Back to work, back again, and to another queue: retry, redrive, undo, move."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redrive.model.manual_change import (
     stays_dead_letter,
     undo_target,
 )
-from redrive.model.state_machine import Verb
+from redrive.stores.rules.archive import archive, restore
 from redrive.stores.rules.moves import start_move
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
@@ -106,18 +106,10 @@ def _edited(state: State, action: ManualAction, target: ManualTarget, item: Reco
     return new.to_settled(moved=True)
 
 
-def archive(state: State, action: ManualAction, item: Record) -> Settled:
-    """Put a dead letter aside."""
-    before = item.status_without_lease
-    with state.change(item, Verb.ARCHIVE, Status.ARCHIVED, forced=action.force):
-        item.archived_from = before
-    state.queues[item.queue].archived_total += 1
-    append_action_event(state, action, FeedKind.ARCHIVED, item.queue, item)
-    return item.to_settled(reason=item.deaths[-1].reason)
-
-
 def undo(state: State, action: ManualAction, item: Record) -> Settled:
-    """Take a redrive back: to where the item was, and what it was there."""
+    """Take a redrive back: to where the item was, and what it was there. Or a drop."""
+    if item.status is Status.ARCHIVED:
+        return restore(state, action, item)
     last = item.history.last()
     assert last is not None
     to, status = undo_target(last)

@@ -80,7 +80,7 @@ class State:
         self.letters = NumberIndex()
         """Dead letters, by the number of their death."""
         self.archived = NumberIndex()
-        """Archived items, by the number of their death."""
+        """Archived items, by the number of their death or archiving."""
         self.groups = Groups()
         self.feed = Feed()
         self.operations = OperationTable()
@@ -287,7 +287,7 @@ class State:
         """Write into the feed what happened to an item in a queue, if that queue keeps it."""
         if kind in self.queues[queue].value.settings.feed:
             number = self.draw_number()
-            before = item.status if kind is FeedKind.REMOVED else None
+            before = {FeedKind.REMOVED: item.status, FeedKind.DROPPED: item.archived_from}.get(kind)
             self.feed.add(
                 FeedEntry(number, self.now, kind, queue, item.id, source_id, title, reason, actor, operation, before)
             )
@@ -332,7 +332,8 @@ class State:
                 self._file_moving(item)
             case Status.ARCHIVED:
                 self.archived.add(item.death_number, item)
-                queue.archived.add(item.id, (item.deaths[-1].at, item.number))
+                index = queue.dropped if item.is_dropped else queue.archived
+                index.add(item.id, (item.retained_from, item.number))
 
     def _file_work(self, queue: QueueState, item: Record) -> None:
         due = item.ready_at <= self.now

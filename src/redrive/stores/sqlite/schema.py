@@ -12,8 +12,10 @@ Times are microseconds. `item_no` is the number of the item's id, and its key ev
 id. `rank` is 9 − priority, so that a plain ascending scan is the order of a queue. A lease has a `dead_reason` if the
 item was leased although it is dead. `death_no` is allocated at a death
 and numbers the dead letter; it is the rowid of `redrive_search`. `section` is the key of the namespace, negative for
-archived items. In `redrive_idempotency`, a negative `expires_at` is that of a key that ends with its item: the instant
-at which maintenance next checks whether the item exists.
+archived items. An archived item that was no dead letter has a `death_no` too, and no cause. In `redrive_idempotency`, a
+negative `expires_at` is that of a key that ends with its item: the instant at which maintenance next checks whether the
+item exists. A dropped item has the status `dropped` in `redrive_finished`, and `ended_at` is the instant of the drop;
+its idempotency key is free, and what it was is in the row of its id, with a negative queue.
 """
 
 from __future__ import annotations
@@ -197,6 +199,11 @@ def _add_totals(connection: apsw.Connection, now: Instant) -> None:
             connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
 
 
+def _add_dropped(connection: apsw.Connection, now: Instant) -> None:
+    """No table changes, but a Redrive that does not know dropped items, and archived ones that never died, must not
+    read them."""
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
 MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
@@ -205,6 +212,7 @@ MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
     _add_queues_of_results,
     _add_dead_reason_of_leases,
     _add_totals,
+    _add_dropped,
 )
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""

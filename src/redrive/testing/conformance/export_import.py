@@ -12,7 +12,7 @@ from redrive.contract.admin_calls import ApplyRetention
 from redrive.contract.base import LEDGER_RETENTION
 from redrive.contract.item_calls import Complete
 from redrive.contract.queries import ListAudit
-from redrive.errors import InvalidInput, ItemNotFound, LeaseLost, QueueFull, QueueNotFound, RedriveError, WrongStatus
+from redrive.errors import InvalidInput, ItemNotFound, LeaseLost, QueueFull, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
@@ -224,6 +224,8 @@ class LineageConformance(StoreSuite):
         assert isinstance(late, LeaseLost)
         assert late.status == "pending"
         assert isinstance(direct.change(Verb.DROP, moved.id), Settled)
+        assert direct.get(first) == direct.get(moved.id) == direct.get(back.id)
+        assert direct.change(Verb.PURGE, moved.id).status is None
         for id in (first, moved.id, back.id):
             with pytest.raises(ItemNotFound):
                 direct.get(id)
@@ -237,7 +239,8 @@ class LineageConformance(StoreSuite):
         assert direct.stats("morgue").dead_letters == 2
         direct.change(Verb.REDRIVE, own)
         assert direct.stats("morgue").dead_letters == 1
-        assert isinstance(direct.change(Verb.ARCHIVE, own), WrongStatus)
+        assert direct.change(Verb.ARCHIVE, own).dead_reason is None
+        direct.change(Verb.RESTORE, own)
         direct.clock.advance("1s")
         assert direct.do(ApplyRetention()) == 1
         assert direct.get(own).status is Status.PENDING

@@ -99,7 +99,7 @@ class FeedConformance(Suite):
         broker.restore(id, actor="fay")
         moved = broker.move(id, "other", actor="gil")
         broker.drop(moved.id, actor="hal")
-        expected = ["dead", "redriven", "dead", "redriven", "undone", "archived", "restored", "moved", "removed"]
+        expected = ["dead", "redriven", "dead", "redriven", "undone", "archived", "restored", "moved", "dropped"]
         assert told(broker) == expected
         actors = [entry.actor for entry in broker.feed().entries]
         assert actors == [None, "ada", "bob", "cyd", "dan", "eve", "fay", "gil", "hal"]
@@ -122,7 +122,7 @@ class FeedConformance(Suite):
             ("done", "eve"),
         ]
 
-    def test_what_was_removed_says_what_it_was(self, broker: Broker, clock: FakeClock) -> None:
+    def test_what_was_dropped_or_removed_says_what_it_was(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", keep_completed="1h", keep_dead="1h")
         broker.put("jobs", 1)
         broker.complete(take(broker))
@@ -134,13 +134,13 @@ class FeedConformance(Suite):
         broker.purge(archived, actor="dan")
         clock.advance("2h")
         broker.run_maintenance()
-        entries = broker.feed(kinds=["removed"]).entries
-        assert [(entry.from_status, entry.actor) for entry in entries] == [
-            ("completed", "ada"),
-            ("pending", "bob"),
-            ("dead", "cyd"),
-            *[("archived", "dan")] * 20,
-            ("dead", "retention"),
+        entries = broker.feed(kinds=["dropped", "removed"]).entries
+        assert [(entry.kind, entry.from_status, entry.actor) for entry in entries] == [
+            ("dropped", "completed", "ada"),
+            ("dropped", "pending", "bob"),
+            ("dropped", "dead", "cyd"),
+            *[("removed", "archived", "dan")] * 20,
+            ("removed", "dead", "retention"),
         ]
         assert entries[-1].id == old
         assert {entry.from_status for entry in broker.feed(kinds=["dead", "archived"]).entries} == {None}

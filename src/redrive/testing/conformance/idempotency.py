@@ -48,12 +48,6 @@ def moved_and_done(broker: Broker) -> None:
     broker.complete(take(broker, "morgue"))
 
 
-def dropped(broker: Broker) -> None:
-    """The item was removed by hand."""
-    lease = take(broker)
-    broker.drop(lease.id, force=True)
-
-
 class IdempotencyConformance(Suite):
     """A key is unique for each queue, from the first put until its time is over."""
 
@@ -88,7 +82,7 @@ class IdempotencyConformance(Suite):
         with pytest.raises(IdempotencyConflict):
             broker.put("jobs", b"1", idempotency_key="k", content_type="a/c")
 
-    @pytest.mark.parametrize("end", [completed, dead, redriven, archived, moved, moved_and_done, dropped])
+    @pytest.mark.parametrize("end", [completed, dead, redriven, archived, moved, moved_and_done])
     def test_key_is_remembered_after_its_item_ended(self, broker: Broker, end: Callable[[Broker], None]) -> None:
         broker.create_queue("jobs")
         first = broker.put("jobs", 1, idempotency_key="k")

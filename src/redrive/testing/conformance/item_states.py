@@ -193,12 +193,12 @@ def completed_in_a_dead_queue(broker: Broker, clock: FakeClock, id: ItemId) -> N
 
 
 def dropped(broker: Broker, clock: FakeClock, id: ItemId) -> None:
-    """A person removed it."""
+    """A person dropped it."""
     broker.drop(id)
 
 
 def dropped_while_active(broker: Broker, clock: FakeClock, id: ItemId) -> None:
-    """A person removed it while a worker held it."""
+    """A person dropped it while a worker held it."""
     take(broker)
     broker.drop(id, force=True)
 
@@ -229,6 +229,8 @@ def deleted_with_its_queue(broker: Broker, clock: FakeClock, id: ItemId) -> None
     broker.delete_queue("mails", confirm=1)
 
 
+DROPPED: tuple[Journey, ...] = (dropped, dropped_while_active)
+"""Journeys after which it can be restored, and its key is free."""
 GONE: tuple[Journey, ...] = (
     completed,
     completed_and_kept,
@@ -237,8 +239,7 @@ GONE: tuple[Journey, ...] = (
     completed_in_another_queue,
     kept_in_another_queue,
     completed_in_a_dead_queue,
-    dropped,
-    dropped_while_active,
+    *DROPPED,
     dropped_at_its_death,
     purged,
     dead_and_cleaned,

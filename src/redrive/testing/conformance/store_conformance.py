@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redrive.testing.conformance.archive import ArchiveCallsConformance, ArchiveOfAnyConformance
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
@@ -11,6 +12,7 @@ from redrive.testing.conformance.capture_administration import (
     CaptureFileConformance,
 )
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
+from redrive.testing.conformance.capture_archive import CaptureArchiveConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
 from redrive.testing.conformance.capture_methods import MethodGuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
@@ -30,6 +32,7 @@ from redrive.testing.conformance.deaths import (
     DropConformance,
     ReasonConformance,
 )
+from redrive.testing.conformance.drops import DropByHandConformance, DroppedKeyConformance
 from redrive.testing.conformance.export_import import LineageConformance, SourceConformance, TransferConformance
 from redrive.testing.conformance.extend_and_release import (
     ExtendConformance,
@@ -211,6 +214,7 @@ class StoreConformance(
     MethodGuardConformance,
     TemplateConformance,
     CaptureHookConformance,
+    CaptureArchiveConformance,
     EvalLoopConformance,
     ExpiryConformance,
     BuryConformance,
@@ -224,6 +228,10 @@ class StoreConformance(
     RetryConformance,
     FailByHandConformance,
     ArchiveConformance,
+    ArchiveOfAnyConformance,
+    DropByHandConformance,
+    DroppedKeyConformance,
+    ArchiveCallsConformance,
     HistoryConformance,
     CaptureConformance,
     CaptureAgainConformance,
