@@ -16,6 +16,7 @@ from redrive.capture import (
     CaptureDisabledError,
     CaptureFullError,
     DeadLetterQueue,
+    DeadLetterStatus,
     NoCallbackError,
     UnknownPolicyError,
 )
@@ -99,6 +100,7 @@ CALLS: dict[str, tuple[Callable[[DeadLetterQueue], Any], type[RedriveError], str
         "status must be one of pending, retrying",
     ),
     "cursor": (lambda dlq: dlq.list_tasks(cursor="odd"), InvalidInput, "cursor is what list_tasks returned"),
+    "cursor with a digit that is no number": (lambda dlq: dlq.list_tasks(cursor="²:"), InvalidInput, "cursor is what"),
     "limit": (lambda dlq: dlq.list_tasks(limit=0), InvalidInput, "limit"),
     "retries of a guard": (guard(max_retries=1.5), InvalidInput, RETRIES),
     "priority of a guard": (guard(priority="urgent"), InvalidInput, PRIORITY),
@@ -110,6 +112,11 @@ CALLS: dict[str, tuple[Callable[[DeadLetterQueue], Any], type[RedriveError], str
     "callback that is no function": (lambda dlq: dlq.set_callback(5), InvalidInput, "a callback is a function"),  # type: ignore[arg-type]
     "interval": (
         lambda dlq: dlq.start_retry_processor(print, check_interval_seconds=0),
+        InvalidInput,
+        "check_interval_seconds is a number above 0",
+    ),
+    "interval without an end": (
+        lambda dlq: dlq.start_retry_processor(print, check_interval_seconds=float("inf")),
         InvalidInput,
         "check_interval_seconds is a number above 0",
     ),
@@ -197,6 +204,17 @@ class Problem:
         self.note, self.argument, self.key, self.options = note, argument, key, options
 
 
+class Mute(Exception):
+    """An exception without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def mute_key(*_: Any) -> str:
+    raise Mute
+
+
 def no_key(*_: Any) -> str:
     raise KeyError("no key")
 
@@ -204,6 +222,7 @@ def no_key(*_: Any) -> str:
 PROBLEMS = {
     "argument": Problem("object", object()),
     "key that raises": Problem("no key", key=no_key),
+    "key that raises what has no text": Problem("<its text could not be read: RuntimeError>", key=mute_key),
     "key that is no text": Problem("task_id", key=lambda _: 7),
     "full queue": Problem("is full", max_size=0),
 }
@@ -252,6 +271,43 @@ def run(face: str, url: str, dlq: DeadLetterQueue, call: Callable[[Any], Any], p
             return dlq.execute_with_dlq(call, problem.argument)
         case _:
             return asyncio.run(execute())
+
+
+def test_error_whose_text_cannot_be_read_is_captured(broker: Broker) -> None:
+    def call(task: Any) -> None:
+        raise Mute
+
+    dlq = DeadLetterQueue(broker, "mute")
+    answer = dlq.execute_with_dlq(call, 1, task_id="one")
+    assert (answer["dlq_task_id"], answer["error"]) == ("one", "<its text could not be read: RuntimeError>")
+    dlq.set_callback(call)
+    assert not dlq.retry_task("one")["success"]
+    with pytest.raises(InvalidPayload) as caught:
+        dlq.enqueue("two", print, Mute())
+    assert caught.value.__notes__ == ["it was not captured: Mute: <its text could not be read: RuntimeError>"]
+
+
+def test_task_is_not_in_retry_after_a_cancelled_one(url: str) -> None:
+    async def main() -> None:
+        async with AsyncDeadLetterQueue(url, "cancelled") as dlq:
+            began = asyncio.Event()
+
+            async def callback(task: Any) -> None:
+                began.set()
+                await asyncio.Event().wait()
+
+            dlq.set_callback(callback)
+            await dlq.enqueue("one", 1, "down")
+            running = asyncio.ensure_future(dlq.retry_task("one"))
+            await began.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            after = await dlq.get_task("one")
+            assert after is not None
+            assert after.status is DeadLetterStatus.PENDING
+
+    asyncio.run(main())
 
 
 def test_cancelled_call_waits_for_its_capture(tmp_path: Path) -> None:

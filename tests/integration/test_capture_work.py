@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.until import until
 
 from redrive import connect
 from redrive.capture import DeadLetterQueue, DeadLetterStatus
+from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker.dispatcher import Dispatcher
 
 MODULE = """
 import os, pathlib, time
@@ -129,3 +132,34 @@ def test_module_without_a_function_is_refused(url: str, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "no function can run the tasks of 'captured'" in done.stderr
+
+
+def test_task_that_does_not_end_is_returned_before_the_queue_is_shut_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker notices up to a second later that it is to wait no more, and a store may be slow to take the task."""
+    began, end = threading.Event(), threading.Event()
+    return_running = Dispatcher.return_running
+
+    def return_slowly(dispatcher: Dispatcher, reason: str) -> bool:
+        threading.Event().wait(0.3)
+        return return_running(dispatcher, reason)
+
+    monkeypatch.setattr(Dispatcher, "return_running", return_slowly)
+
+    def hangs(task: object) -> None:
+        began.set()
+        end.wait()
+
+    with connect(f"sqlite:///{tmp_path}/calls.db") as broker:
+        dlq = DeadLetterQueue(broker)
+        dlq.enqueue("one", 1, "down", retry_policy="immediate")
+        dlq.start_retry_processor(hangs)
+        try:
+            assert began.wait(PATIENCE_SECONDS)
+            assert dlq.stop_retry_processor(timeout=0.1)
+            task = dlq.get_task("one")
+            assert task is not None
+            assert task.status is DeadLetterStatus.PENDING
+        finally:
+            end.set()

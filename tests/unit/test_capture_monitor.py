@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +135,76 @@ def test_calls_beyond_the_limit_are_skipped_and_logged(
     dlq.shutdown()
     assert calls == ["a", "b", "c"]
     assert "hook_skipped" in caplog.text
+
+
+def test_check_of_alerts_that_was_skipped_is_made_later(dlq: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    fired: list[Alert] = []
+    dlq.on_alert(fired.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(hooks, "MAX_WAITING", 0)
+        dlq.enqueue("a", {}, "timeout", max_retries=0)
+    dlq.enqueue("b", {}, "timeout", max_retries=0)
+    dlq.shutdown()
+    assert [alert.kind for alert in fired] == [AlertKind.EXHAUSTED]
+
+
+def test_hook_may_shut_the_queue_down(dlq: DeadLetterQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[bool] = []
+    hooks_of_queue = dlq._queue.monitor.hooks
+
+    @dlq.on_captured
+    def stop(task: FailedTask) -> None:
+        waits.append(hooks_of_queue.wait(PATIENCE_SECONDS))
+
+    dlq.enqueue("a", {}, "timeout")
+    assert hooks_of_queue.wait(PATIENCE_SECONDS / 2)
+    assert waits == [False]
+
+
+def test_object_with_a_coroutine_function_is_a_hook(dlq: DeadLetterQueue) -> None:
+    called: list[str] = []
+
+    class Page:
+        async def __call__(self, task: FailedTask) -> None:
+            called.append(task.task_id)
+
+    dlq.on_captured(Page())
+    dlq.enqueue("a", {}, "timeout")
+    dlq.shutdown()
+    assert called == ["a"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no processes to fork here")
+def test_process_that_was_forked_during_a_hook_calls_its_hooks(tmp_path: Path) -> None:
+    program = f"""
+import os, threading
+from redrive.capture import AlertThresholds, DeadLetterQueue
+
+dlq = DeadLetterQueue("sqlite:///{tmp_path}/calls.db", alerts=AlertThresholds(exhausted=0))
+began, end = threading.Event(), threading.Event()
+
+@dlq.on_captured
+def page(task):
+    began.set()
+    end.wait()
+    print("paged", task.task_id, flush=True)
+
+@dlq.on_alert
+def warn(alert):
+    print("alert", flush=True)
+
+dlq.enqueue("parent", {{}}, "timeout")
+began.wait()
+child = os.fork()
+end.set()
+if child == 0:
+    dlq.enqueue("child", {{}}, "timeout", max_retries=0)
+    dlq.shutdown()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
+    assert sorted(done.stdout.split("\n")) == ["", "alert", "paged child", "paged parent"], done.stderr
 
 
 def test_store_that_cannot_be_asked_for_alerts_is_logged_and_asked_again(

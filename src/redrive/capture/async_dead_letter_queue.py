@@ -25,6 +25,7 @@ from redrive.capture.task_receipt import task_of_receipt
 from redrive.connect import connect_async, token_for
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import DurationInput
+from redrive.model.exception import safe_str
 from redrive.model.failure import Failure
 from redrive.model.state_machine import Verb
 
@@ -143,14 +144,14 @@ class AsyncDeadLetterQueue(Declarations):
             result = checked_result(await invoke_async(call, task, **extra), self._is_failure)
         except Exception as error:
             captured: str | Exception | None
-            answer = {"status": "failed", "error": str(error), "dlq_enqueued": False, "dlq_task_id": None}
+            answer = {"status": "failed", "error": safe_str(error), "dlq_enqueued": False, "dlq_task_id": None}
             options = {"policy": retry_policy, "max_retries": max_retries, "metadata": metadata, "priority": priority}
             try:
                 captured = await finish_async(self._capture_call(error, task, extra, task_id, options))
             except Exception as problem:
                 captured = problem
             if isinstance(captured, Exception):
-                add_note(error, f"it could not be captured in '{self.name}': {captured}")
+                add_note(error, f"it could not be captured in '{self.name}': {safe_str(captured)}")
                 raise  # what the call raised, with its own cause and context
             return answer if captured is None else {**answer, "dlq_enqueued": True, "dlq_task_id": captured}
         return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}
@@ -209,6 +210,9 @@ class AsyncDeadLetterQueue(Declarations):
                 value = await invoke_async(retry.prepare())
             except Exception as error:
                 return await self._run(retry.fail(error))
+            except BaseException:  # an interrupt, or a cancellation: the run has no end
+                await finish_async(self._run(retry.give_back()))
+                raise
         return await self._run(retry.complete(value))
 
     async def archive_task(self, task_id: str) -> bool:

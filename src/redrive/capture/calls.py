@@ -17,7 +17,8 @@ FAILED = frozenset({"failed", "error"})
 
 def is_failed_result(result: Any) -> bool:
     """Whether a call that returned this failed: a mapping with the status `failed` or `error`."""
-    return isinstance(result, Mapping) and result.get("status") in FAILED
+    status = result.get("status") if isinstance(result, Mapping) else None
+    return isinstance(status, str) and status in FAILED
 
 
 def checked_result(result: Any, is_failure: Callable[[Any], bool]) -> Any:
@@ -64,16 +65,21 @@ def finish(value: _Any) -> _Any:
     return value
 
 
+class _Uncancelled(asyncio.Task[_Any]):
+    """A task that the end of its event loop waits for: `asyncio.run` cancels every other one then."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
+
+
 async def finish_async(work: Coroutine[Any, Any, _Any]) -> _Any:
     """Wait for a capture. A cancellation waits for it too, and is raised then."""
-    running = asyncio.ensure_future(work)
+    running = _Uncancelled(work, loop=asyncio.get_running_loop())
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError as error:
-            if running.cancelled():
-                raise
             cancelled = error
         except Exception:
             break

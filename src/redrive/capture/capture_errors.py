@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from redrive.errors import InvalidInput, NotFound, QueueFull, RedriveError, Refused
+from redrive.model.exception import safe_str
 
 MAX_NOTE = 2000
 """Characters of an error in a note."""
@@ -94,6 +95,6 @@ def keep_error(error: object) -> Iterator[None]:
     try:
         yield
     except Exception as refusal:
-        said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        said = f"{type(error).__name__}: {safe_str(error)}" if isinstance(error, BaseException) else str(error)
         add_note(refusal, f"it was not captured: {said[:MAX_NOTE]}")
         raise

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from redrive.errors import InvalidInput, short_repr
 from redrive.telemetry import events
@@ -23,6 +25,8 @@ HOOK_SECONDS = 60.0
 """How long a coroutine on the event loop of the program may take."""
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _log = events.logger("redrive.capture")
+_all_hooks: WeakSet[CaptureHooks] = WeakSet()
+"""Those of this process, for a fork."""
 
 
 class TaskEvent(StrEnum):
@@ -47,9 +51,15 @@ class CaptureHooks:
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._hooks: dict[str, list[tuple[Callable[..., Any], asyncio.AbstractEventLoop | None]]] = defaultdict(list)
+        self.start_over()
+        _all_hooks.add(self)
+
+    def start_over(self) -> None:
+        """Forget what waits. A process that was forked has no thread; what waits is called by the other process."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._is_running = False
+        self._thread: int | None = None
 
     def add(self, event: str, hook: _Hook) -> _Hook:
         """Call a function after an event. A coroutine function runs on the event loop of now, if one runs."""
@@ -62,20 +72,21 @@ class CaptureHooks:
         """Whether a function is called after this event."""
         return event in self._hooks
 
-    def post(self, work: Callable[[], None]) -> None:
-        """Do this in the thread, after what waits there."""
+    def post(self, work: Callable[[], None]) -> bool:
+        """Do this in the thread, after what waits there. Returns False if too much waits, and this is skipped."""
         with self._changed:
             if len(self._waiting) >= MAX_WAITING:
                 _log.error("hook_skipped", queue=self._queue, waiting=len(self._waiting))
-                return
+                return False
             self._waiting.append(work)
             if self._is_running:
-                return
+                return True
             self._is_running = True
         try:
             threading.Thread(target=self._run, name="redrive-capture-hooks").start()
         except RuntimeError:  # no thread can be started any more: the program ends
             self._run()
+        return True
 
     def call(self, event: str, value: Any) -> None:
         """Call the hooks of an event, in the thread. An error in one is logged."""
@@ -87,15 +98,18 @@ class CaptureHooks:
                 _log.exception("capture_hook_failed", hook=name, queue=self._queue, on=event)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all calls are made. Returns whether they are."""
+        """Wait until all calls are made. Returns whether they are. A hook does not wait for itself."""
         with self._changed:
+            if self._thread == threading.get_ident():
+                return False
             return self._changed.wait_for(lambda: not self._is_running, timeout)
 
     def _run(self) -> None:
+        self._thread = threading.get_ident()
         while True:
             with self._changed:
                 if not self._waiting:
-                    self._is_running = False
+                    self._is_running, self._thread = False, None
                     self._changed.notify_all()
                     return
                 work = self._waiting.popleft()
@@ -106,12 +120,13 @@ class CaptureHooks:
 
 
 def _call(hook: Callable[..., Any], loop: asyncio.AbstractEventLoop | None, value: Any) -> None:
-    if not inspect.iscoroutinefunction(hook):
-        hook(value)
-    elif loop is None or not loop.is_running():
-        asyncio.run(hook(value))
+    called = hook(value)
+    if not inspect.iscoroutine(called):
+        return
+    if loop is None or not loop.is_running():
+        asyncio.run(called)
     else:
-        asyncio.run_coroutine_threadsafe(hook(value), loop).result(HOOK_SECONDS)
+        asyncio.run_coroutine_threadsafe(called, loop).result(HOOK_SECONDS)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -120,3 +135,12 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _after_fork_in_child() -> None:
+    for hooks in tuple(_all_hooks):
+        hooks.start_over()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

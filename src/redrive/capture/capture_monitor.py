@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,7 +34,8 @@ class CaptureMonitor:
         self.levels = QueueLevels(queue)
         self.hooks = CaptureHooks(queue)
         self._watch = AlertWatch(self.levels, thresholds)
-        self._is_checking = False
+        self._checked_by: int | None = None
+        """The process that checks the alerts now. A fork copies this, and no thread."""
 
     def captured(
         self, item: ItemId, headers: Mapping[str, str], error_type: str, *, is_new: bool, is_exhausted: bool
@@ -74,9 +76,14 @@ class CaptureMonitor:
 
     def watch(self) -> None:
         """Check the alerts, if there may be one."""
-        if not self._is_checking and self._watch.is_due(self._core.clock.now(), with_hooks=self.hooks.has(ALERT)):
-            self._is_checking = True
-            self.hooks.post(self._check)
+        process = os.getpid()
+        if self._checked_by == process or not self._watch.is_due(
+            self._core.clock.now(), with_hooks=self.hooks.has(ALERT)
+        ):
+            return
+        self._checked_by = process
+        if not self.hooks.post(self._check):
+            self._checked_by = None
 
     def _report(
         self,
@@ -130,7 +137,7 @@ class CaptureMonitor:
                 _log.warning("alerts_not_checked", queue=self._queue, error=str(error))
             return
         finally:
-            self._is_checking = False
+            self._checked_by = None
         for alert in firing:
             self._fire(alert)
         self.watch()  # for what happened while this was under way

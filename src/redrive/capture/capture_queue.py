@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from redrive.capture.failure_templates import FailureTemplate, check_template, f
 from redrive.capture.flows import Capture, CaptureReceipt, check_priority
 from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
-from redrive.errors import InvalidInput, InvalidPayload
+from redrive.errors import InvalidInput, InvalidPayload, QueueNotFound
 from redrive.model.classify import ErrorClass
 from redrive.model.error_attributes import retry_after_of
 from redrive.model.failure import Failure
@@ -145,7 +146,7 @@ class CaptureQueue:
 
     def set_interval(self, seconds: float) -> None:
         """Report this as the longest time between two polls. A worker polls every second, and due tasks wake it."""
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
             raise InvalidInput(f"check_interval_seconds is a number above 0, not {seconds!r:.40}")
         self.settings = msgspec.structs.replace(self.settings, retry_interval_seconds=max(1, round(seconds)))
 
@@ -256,7 +257,13 @@ class CaptureQueue:
     def capture(self, given: Capture) -> Flow[CaptureReceipt]:
         """Put a task that failed, in a queue that is open."""
         levels = self.monitor.levels
-        done = yield from flows.capture(self.core, levels, given)
+        try:
+            done = yield from flows.capture(self.core, levels, given)
+        except QueueNotFound:  # it was deleted since it was opened
+            self.core.evict_queue(self.name)
+            self._is_open = False
+            yield from self.open()
+            done = yield from flows.capture(self.core, levels, given)
         self.monitor.captured(
             done.id, done.headers, given.failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted
         )

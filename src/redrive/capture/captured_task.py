@@ -106,7 +106,8 @@ class FailedTask:
     @property
     def repos(self) -> list[Any]:
         """The extra argument of that name; empty if it was not given."""
-        return list(self.extra.get("repos", ()))
+        given = self.extra.get("repos", ())
+        return list(given) if isinstance(given, list | tuple) else [given]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as values that JSON can hold; times in ISO 8601."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -170,7 +170,7 @@ def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
 
 def new_task_id(name: str) -> str:
     """Return an id for a call of a function that gives none."""
-    return f"{name[:80]}-{random.getrandbits(128):032x}"
+    return f"{name[:80]}-{secrets.token_hex(16)}"
 
 
 def check_priority(priority: str | int | None) -> int:
@@ -299,7 +299,7 @@ def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) ->
     check_integer("limit", limit, 1, MAX_LISTED)
     filters = where.filters(queue)
     at, _, position = (cursor or "0:").partition(":")
-    if not at.isdigit() or int(at) >= len(filters):
+    if not at.isdecimal() or int(at) >= len(filters):
         raise InvalidInput(f"cursor is what list_tasks returned, not {cursor!r:.40}")
     found: list[Item] = []
     index, place = int(at), position or None

@@ -13,6 +13,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar, overload
@@ -25,6 +26,7 @@ from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.exception import safe_str
 from redrive.model.limits import check_name
 from redrive.task.arguments import Arguments
 from redrive.telemetry import events
@@ -35,10 +37,27 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _MARK = "__redrive_task_id__"
-"""The attribute of an exception that was captured: its task id."""
+"""The attribute of an exception that was captured: its task id, and the call that captured it."""
+_call: ContextVar[_Call | None] = ContextVar("redrive_guarded_call", default=None)
+"""The guarded call that runs here. One exception object can end several calls, which are captured each."""
 _GUARD = "__redrive_guard__"
 """The attribute of a guarded function: its guard."""
 _log = events.logger("redrive.capture")
+
+
+class _Call:
+    """A call of a guarded function, and the one that it was made in."""
+
+    __slots__ = ("outer",)
+
+    def __init__(self, outer: _Call | None) -> None:
+        self.outer = outer
+
+    def is_within(self, other: _Call) -> bool:
+        call: _Call | None = self
+        while call is not None and call is not other:
+            call = call.outer
+        return call is not None
 
 
 class Captured(NamedTuple):
@@ -114,17 +133,21 @@ class Guard:
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
+            call = _Call(_call.get())
+            _call.set(call)
             try:
                 return function(*args, **kwargs)
             except Exception as error:
                 try:
-                    task_id = Broker(self._queue.core)._run(self._capture(error, args, kwargs))
+                    task_id = Broker(self._queue.core)._run(self._capture(call, error, args, kwargs))
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
                 if not self._is_handled(task_id, error):
                     raise
                 return Captured(task_id)
+            finally:
+                _call.set(call.outer)
 
         return guarded
 
@@ -135,6 +158,8 @@ class Guard:
 
         @functools.wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
+            call = _Call(_call.get())
+            _call.set(call)
             try:
                 if seconds is None:
                     return await function(*args, **kwargs)
@@ -142,23 +167,28 @@ class Guard:
             except caught as error:
                 if not isinstance(error, Exception | asyncio.CancelledError):
                     raise
+                work = self._capture(call, error, args, kwargs)
                 try:
-                    task_id = await finish_async(AsyncBroker(self._queue.core)._run(self._capture(error, args, kwargs)))
+                    task_id = await finish_async(AsyncBroker(self._queue.core)._run(work))
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
                 if not self._is_handled(task_id, error):
                     raise
                 return Captured(task_id)
+            finally:
+                _call.set(call.outer)
 
         return guarded
 
-    def _capture(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[str | None]:
+    def _capture(
+        self, call: _Call, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Flow[str | None]:
         """Capture a failed call, and return its task id. None: the strategy does not capture it."""
         queue, options = self._queue, self._options
         yield from queue.open()
-        known: str | None = getattr(error, _MARK, None)
-        if known is not None or not queue.captures(error):  # a guard within the call has captured it
+        known = _captured_within(call, error)
+        if known is not None or not queue.captures(error):
             return known
         task_id = new_task_id(self.name) if options.key is None else options.key(*args, **kwargs)
         if self._needs_object:
@@ -176,19 +206,28 @@ class Guard:
             priority=options.priority,
         )
         yield from queue.capture(given)
-        with contextlib.suppress(Exception):  # an exception may refuse attributes
-            setattr(error, _MARK, given.task_id)
+        BaseException.__setattr__(error, _MARK, (given.task_id, call))  # though its class may refuse attributes
         add_note(error, f"captured as task '{given.task_id}' in '{queue.name}'")
         return given.task_id
 
     def _report_problem(self, error: BaseException, problem: Exception) -> None:
         """Say in a note of the error why it could not be captured, and in the log."""
-        add_note(error, f"it could not be captured in '{self._queue.name}': {problem}")
-        _log.error("capture_failed", queue=self._queue.name, task=self.name, error=str(problem))
+        said = safe_str(problem)
+        add_note(error, f"it could not be captured in '{self._queue.name}': {said}")
+        _log.error("capture_failed", queue=self._queue.name, task=self.name, error=said)
 
     def _is_handled(self, task_id: str | None, error: BaseException) -> TypeGuard[str]:
         """Whether the caller gets the task instead of the error, which was captured then."""
         return self._options.on_failure == "handle" and task_id is not None and isinstance(error, Exception)
+
+
+def _captured_within(call: _Call, error: BaseException) -> str | None:
+    """Return the task id of an error that a guard within this call has captured."""
+    with contextlib.suppress(AttributeError):  # whatever `__getattr__` of its class says
+        task_id, captured_in = object.__getattribute__(error, _MARK)
+        if captured_in.is_within(call):
+            return str(task_id)
+    return None
 
 
 def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:
@@ -210,7 +249,8 @@ def _check(function: Callable[..., Any], options: GuardOptions) -> None:
     if not callable(function) or isinstance(function, type):
         raise InvalidInput(f"a guard is for functions, not {short_repr(function, 60)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInput(f"a guarded function returns once, and {function.__qualname__} yields")
+        raise InvalidInput(f"a guarded function returns once, and {short_repr(function, 60)} yields")
+    _check_kind(function)
     if options.key is None and (inspect.ismethod(function) or _needs_object(function)):
         raise InvalidInput(
             f"{function.__qualname__} is a method, whose object is not captured: give a key, as in "
@@ -224,13 +264,31 @@ def _check(function: Callable[..., Any], options: GuardOptions) -> None:
         raise InvalidInput("timeout is for coroutine functions: a function in a thread cannot be ended from outside")
 
 
+def _check_kind(function: Callable[..., Any]) -> None:
+    """Raise for what cannot be called in a retry as it is called here."""
+    called = (
+        function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
+    )
+    if not _is_async(function) and inspect.iscoroutinefunction(inspect.unwrap(called)):
+        raise InvalidInput(
+            f"{short_repr(function, 60)} wraps a coroutine function, and is none: guard the coroutine function itself, "
+            f"below other decorators"
+        )
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise InvalidInput(
+            f"{short_repr(function, 60)} does not say which arguments it takes; guard a function that calls it"
+        ) from None
+
+
 def _needs_object(function: Callable[..., Any]) -> bool:
     """Whether it is a method in its class, or a class method: one that a retry cannot call without an object."""
     return not inspect.ismethod(function) and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
+    return inspect.iscoroutinefunction(function)
 
 
 def _default_name(function: Callable[..., Any]) -> str:

@@ -18,9 +18,9 @@ from redrive.capture import flows
 from redrive.capture.calls import checked_result
 from redrive.capture.captured_task import CALLBACK, STATUS_OF_ITEM
 from redrive.contract.item_calls import Complete
-from redrive.errors import InvalidPayload, RedriveError
-from redrive.model.duration import MINUTE, SECOND
-from redrive.model.exception import names_of_error
+from redrive.errors import InvalidInput, RedriveError
+from redrive.model.duration import MINUTE, SECOND, Duration
+from redrive.model.exception import names_of_error, safe_str
 from redrive.model.item import Item, Lease, Result, Status
 from redrive.model.judge import RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
@@ -124,11 +124,21 @@ class ManualRetry:
         self._queue.monitor.succeeded(self._lease.id, self._lease.headers, was_exhausted=was_exhausted)
         return {"success": True, "task_id": self._task_id, "result": value, "message": "the task succeeded"}
 
+    def give_back(self) -> Flow[None]:
+        """The run was interrupted: the task is as before, and not in retry until its lease ends."""
+        lease, item = self._lease, self._item
+        try:
+            yield from settle.release(self._queue.core, lease, self._delay_left(item) / SECOND, True, "interrupted")
+        except RedriveError as error:
+            _log.warning("lease_not_returned", task_id=self._task_id, error=str(error))
+
+    def _delay_left(self, item: Item) -> Duration:
+        return max(0, (item.ready_at or 0) - self._queue.core.clock.now())
+
     def fail(self, error: Exception) -> Flow[Answer]:
         """The run failed: that is recorded, and the task is unchanged otherwise."""
         lease, item = self._lease, self._item
-        left = max(0, (item.ready_at or 0) - self._queue.core.clock.now())
-        verdict = None if item.status is Status.DEAD else RetryVerdict(left, Status.FAILED)
+        verdict = None if item.status is Status.DEAD else RetryVerdict(self._delay_left(item), Status.FAILED)
         settled = yield from settle.fail(self._queue.core, lease, error, False, verdict)
         self._observe("failed")
         self._queue.monitor.failed(lease.id, lease.headers, names_of_error(error)[0], is_exhausted=False)
@@ -136,7 +146,7 @@ class ManualRetry:
         return {
             "success": False,
             "task_id": self._task_id,
-            "error": str(error),
+            "error": safe_str(error),
             "message": f"the retry failed; the task is {status} as before",
         }
 
@@ -150,5 +160,5 @@ def _result_of(value: Any) -> Result | None:
     """Return what is kept of a result; None if JSON cannot hold it."""
     try:
         return Result(*encode_payload(msgspec.to_builtins(value, str_keys=True), None, MAX_STORABLE_BYTES))
-    except (InvalidPayload, TypeError, ValueError):
+    except (InvalidInput, TypeError, ValueError, RecursionError):
         return None

@@ -15,7 +15,7 @@ from redrive.broker.broker import Broker
 from redrive.capture.calls import checked_result, invoke_async, is_failed_result
 from redrive.capture.captured_task import CALLBACK
 from redrive.errors import InvalidInput
-from redrive.model.duration import SECOND, DurationInput
+from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
 from redrive.task.app import App
@@ -26,6 +26,8 @@ from redrive.worker.worker import Worker
 
 UNKNOWN_SECONDS = 60
 """When a task is leased again that no function of this process can run."""
+RETURN_SECONDS = 10.0
+"""How long a worker that does not wait any more may take to return what it runs. It notices within a second."""
 
 
 class KnownTasks(Mapping[str, Task[..., Any]]):
@@ -167,5 +169,5 @@ class RetryProcessor:
         self._thread.join(timeout)
         if self._thread.is_alive():
             self._worker.stop(at_once=True)
-            self._thread.join(SECOND / 1_000_000)
+            self._thread.join(RETURN_SECONDS)
         return not self._thread.is_alive()

@@ -154,7 +154,7 @@ class Execution:
             return None
         try:
             return Result(*encode_payload(msgspec.to_builtins(value, str_keys=True), None, MAX_STORABLE_BYTES))
-        except (InvalidInput, TypeError) as error:
+        except (InvalidInput, TypeError, RecursionError) as error:
             if not asked_for:
                 return None
             if isinstance(error, InvalidInput):

@@ -144,6 +144,26 @@ class DeadLetterQueueConformance(Suite):
         assert task is not None
         assert (task.status, task.last_error) == (DeadLetterStatus.PENDING, "still down")
 
+    def test_run_that_returned_is_not_repeated_for_its_result(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
+        cyclic: list[Any] = []
+        cyclic.append(cyclic)
+        runs: list[str] = []
+
+        def callback(task: Any, **extra: Any) -> Any:
+            runs.append(extra["kind"])
+            return {"cyclic": cyclic, "odd": {"status": ["ok"]}}[extra["kind"]]
+
+        dlq.set_callback(callback)
+        for kind in ("cyclic", "odd"):
+            dlq.enqueue(f"{kind} here", TASK, "timeout", kind=kind)
+            assert dlq.retry_task(f"{kind} here")["success"]
+            dlq.enqueue(f"{kind} later", TASK, "timeout", kind=kind)
+        clock.advance("1h")
+        dlq.run_due_tasks()
+        assert sorted(runs) == ["cyclic", "cyclic", "odd", "odd"]
+        assert {task.status for task in dlq.list_tasks()} == {DeadLetterStatus.COMPLETED}
+        assert not dlq.execute_with_dlq(callback, TASK, kind="odd").get("dlq_enqueued")
+
     def test_known_task_gets_one_more_failure_and_is_there_once(self, dlq: DeadLetterQueue) -> None:
         first = self.enqueue(dlq)
         again = self.enqueue(dlq, error="and again")
@@ -219,6 +239,20 @@ class DeadLetterQueueConformance(Suite):
         assert len(broker.get(task.item_id).deaths) == 1
         assert dlq.retry_task("wf_1")["success"]
         assert broker.find(queue="captured").items == ()
+
+    @pytest.mark.parametrize("max_retries", [0, 3])
+    def test_task_is_as_before_a_retry_that_was_interrupted(self, dlq: DeadLetterQueue, max_retries: int) -> None:
+        def interrupted(task: Any, **extra: Any) -> None:
+            raise KeyboardInterrupt
+
+        dlq.set_callback(interrupted)
+        before = self.enqueue(dlq, max_retries=max_retries)
+        with pytest.raises(KeyboardInterrupt):
+            dlq.retry_task("wf_1")
+        after = dlq.get_task("wf_1")
+        assert after is not None
+        assert (after.status, after.next_retry_at) == (before.status, before.next_retry_at)
+        assert after.retry_count == before.retry_count
 
     def test_retry_without_a_callback_makes_the_task_due(self, dlq: DeadLetterQueue) -> None:
         self.enqueue(dlq, max_retries=0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +24,13 @@ class Unwritable(Exception):
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(name)
+
+
+class Talkative(Exception):
+    """An exception that has every attribute."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
 
 
 class GuardConformance(Suite):
@@ -107,6 +116,47 @@ class GuardConformance(Suite):
             outer()
         assert [task.task["function"] for task in guarded.list_tasks()] == ["inner"]
 
+    def test_guard_of_another_task_captures_and_outer_one_does_not_again(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="inner")
+        async def inner() -> None:
+            raise TimeoutError
+
+        @guarded.guard(name="outer")
+        async def outer() -> None:
+            await asyncio.gather(inner())
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(outer())
+        assert [task.task["function"] for task in guarded.list_tasks()] == ["inner"]
+
+    def test_each_call_that_one_exception_object_ends_is_captured(self, guarded: DeadLetterQueue) -> None:
+        shared = TimeoutError("of a pool, for all who wait")
+
+        @guarded.guard(name="waits", on_failure="handle")
+        def waits(order: int) -> None:
+            raise shared
+
+        assert waits(1) != waits(2)
+        assert sorted(task.task["arguments"]["order"] for task in guarded.list_tasks()) == [1, 2]
+
+    def test_ids_of_calls_differ_in_programs_that_seed_random_numbers(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="simulate", on_failure="handle")
+        def simulate() -> None:
+            random.seed(42)
+            raise TimeoutError
+
+        assert simulate() != simulate()
+
+    def test_queue_that_was_deleted_is_created_again(self, guarded: DeadLetterQueue, broker: Broker) -> None:
+        @guarded.guard(name="charge", on_failure="handle")
+        def charge() -> None:
+            raise TimeoutError
+
+        assert isinstance(charge(), Captured)
+        broker.delete_queue("guarded", confirm=1)
+        assert isinstance(charge(), Captured)
+        assert len(guarded.list_tasks()) == 1
+
     def test_error_that_cannot_be_captured_is_raised_with_the_reason(self, guarded: DeadLetterQueue) -> None:
         @guarded.guard(name="charge")
         def charge(order: Any) -> None:
@@ -117,12 +167,16 @@ class GuardConformance(Suite):
         assert "it could not be captured in 'guarded'" in self.notes(caught.value)
         assert guarded.list_tasks() == []
 
-    def test_error_that_takes_no_attributes_is_captured(self, guarded: DeadLetterQueue) -> None:
+    def test_error_with_odd_attributes_is_captured(self, guarded: DeadLetterQueue) -> None:
         @guarded.guard(on_failure="handle", name="odd")
         def odd() -> None:
             raise Unwritable
 
-        assert isinstance(odd(), Captured)
+        @guarded.guard(on_failure="handle", name="talk")
+        def talk() -> None:
+            raise Talkative
+
+        assert {odd(), talk()} == {Captured(task.task_id) for task in guarded.list_tasks()}
 
     def test_exits_are_not_captured(self, guarded: DeadLetterQueue) -> None:
         @guarded.guard(name="leave")
@@ -200,8 +254,23 @@ class GuardConformance(Suite):
             def charge(self) -> None:
                 """Nothing."""
 
+        class Client:
+            async def __call__(self) -> None:
+                """Nothing."""
+
+        async def coroutine() -> None:
+            """Nothing."""
+
+        @functools.wraps(coroutine)
+        def run() -> None:
+            asyncio.run(coroutine())
+
         cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
             (generator, {}, "yields"),
+            (functools.partial(generator), {"name": "partial"}, "yields"),
+            (run, {}, "guard the coroutine function itself"),
+            (Client(), {"name": "client"}, "guard the coroutine function itself"),
+            (max, {}, "does not say which arguments it takes"),
             (Shop.charge, {}, "is a method, whose object is not captured: give a key"),
             (Shop().charge, {}, "is a method, whose object is not captured: give a key"),
             (int, {}, "for functions"),
@@ -260,3 +329,17 @@ class GuardConformance(Suite):
         with pytest.raises(TimeoutError):
             asyncio.run(late())
         assert len(guarded.list_tasks()) == 2
+
+    def test_end_of_the_event_loop_waits_for_the_capture(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(name="background")
+        async def background(n: int) -> None:
+            raise TimeoutError
+
+        async def main() -> list[asyncio.Task[None]]:
+            running = [asyncio.create_task(background(n)) for n in range(3)]
+            await asyncio.sleep(0)
+            return running
+
+        for task in asyncio.run(main()):
+            assert task.cancelled() or isinstance(task.exception(), TimeoutError)
+        assert sorted(task.task["arguments"]["n"] for task in guarded.list_tasks()) == [0, 1, 2]
