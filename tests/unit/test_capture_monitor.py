@@ -244,6 +244,26 @@ def test_what_is_captured_during_a_check_is_checked_after_it(broker: Broker, mon
     assert fired == [AlertKind.EXHAUSTED]
 
 
+def test_what_is_captured_while_the_queue_is_read_is_not_forgotten(broker: Broker, dlq: DeadLetterQueue) -> None:
+    dlq.enqueue("first", 1, "boom", max_retries=0)
+    levels = QueueLevels("captured")
+    broker._run(levels.refresh(broker._core))
+    reading = levels.refresh(broker._core)
+    next(reading)
+    stats = broker.stats("captured")
+    levels.add(size=2, exhausted=2)  # by another thread, after the read
+    with pytest.raises(StopIteration) as end:
+        reading.send(stats)
+    assert (end.value.value.size, levels.size, levels.exhausted) == (1, 3, 3)
+    assert levels.read_at is not None
+    reading = levels.refresh(broker._core)
+    next(reading)
+    levels.forget()  # a task was archived
+    with pytest.raises(StopIteration):
+        reading.send(stats)
+    assert levels.read_at is None
+
+
 def test_alert_that_another_process_claimed_since_it_was_read_does_not_fire(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

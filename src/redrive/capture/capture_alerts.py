@@ -106,6 +106,12 @@ class QueueLevels:
         self.max_size = 0
         self.size = self.exhausted = self.succeeded = self.failed = 0
         self.read_at: Instant | None = None
+        self._forgotten = 0
+
+    def forget(self) -> None:
+        """Read the queue before the levels are used again."""
+        self.read_at = None
+        self._forgotten += 1
 
     def update(self, stats: QueueStats, now: Instant) -> None:
         """Take over what was read."""
@@ -124,22 +130,33 @@ class QueueLevels:
         """The share of max_size that is in use."""
         return self.size / self.max_size if self.max_size else 0.0
 
-    def refresh(self, core: Core) -> Flow[None]:
-        """Read the queue."""
+    def refresh(self, core: Core) -> Flow[QueueLevels]:
+        """Read the queue, and return its levels. Here, what other threads count meanwhile is added to them, though they
+        may have it already: a level that is too high only leads to another read."""
+        before, forgotten = (self.size, self.exhausted, self.failed), self._forgotten
         stats: QueueStats = yield from run_query(GetStats(self.queue))
-        self.update(stats, core.clock.now())
+        changes = (now - then for now, then in zip((self.size, self.exhausted, self.failed), before, strict=True))
+        size, exhausted, failed = (max(0, change) for change in changes)
+        levels = QueueLevels(self.queue)
+        levels.max_size = self.max_size
+        for each in (self, levels):
+            each.update(stats, core.clock.now())
+        self.add(size=size, exhausted=exhausted, failed=failed)
+        if self._forgotten != forgotten:  # since the read, perhaps
+            self.read_at = None
+        return levels
 
     def check_room(self, core: Core) -> Flow[None]:
         """Raise CaptureFullError if there is no room. Several processes may exceed the limit by what they add within a
         second."""
-        now = core.clock.now()
+        now, size = core.clock.now(), self.size
         is_old = self.read_at is None or not 0 <= now - self.read_at < ROOM_SECONDS * SECOND
-        if is_old or self.size >= self.max_size:
+        if is_old or size >= self.max_size:
             if self.read_at is not None:
                 self.read_at = now  # of many callers, one reads
-            yield from self.refresh(core)
-        if self.size >= self.max_size:
-            raise CaptureFullError(self.queue, self.size, self.max_size)
+            size = (yield from self.refresh(core)).size
+        if size >= self.max_size:
+            raise CaptureFullError(self.queue, size, self.max_size)
 
     def alerts(self, thresholds: AlertThresholds) -> Iterator[Alert]:
         """Return an alert for each threshold, crossed or not."""
@@ -180,13 +197,13 @@ class AlertWatch:
 
     def check(self, core: Core, *, with_hooks: bool) -> Flow[list[Alert]]:
         """Return the alerts that fire now. With hooks, of all processes one gets an alert."""
-        yield from self._levels.refresh(core)
+        levels = yield from self._levels.refresh(core)
         self._checked_at = core.clock.now()
         if with_hooks:
             names = {each.name for each in (yield from registrations.list_registrations(ALERT_KIND))}
             self._fired = {kind for kind in AlertKind if _name(self._levels.queue, kind) in names}
         firing = []
-        for alert in self._levels.alerts(self._thresholds):
+        for alert in levels.alerts(self._thresholds):
             name = _name(alert.queue, alert.kind)
             if alert.kind in self._fired and alert.is_back:
                 self._fired.discard(alert.kind)

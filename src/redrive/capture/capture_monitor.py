@@ -71,7 +71,7 @@ class CaptureMonitor:
 
     def _read_again(self) -> None:
         """Read the levels before they are used again: what was changed may have had any status."""
-        self.levels.read_at = None
+        self.levels.forget()
         self.watch()
 
     def watch(self) -> None:
