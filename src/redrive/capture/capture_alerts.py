@@ -131,7 +131,7 @@ class QueueLevels:
         return self.size / self.max_size if self.max_size else 0.0
 
     def refresh(self, core: Core) -> Flow[QueueLevels]:
-        """Read the queue, and return its levels. Here, what other threads count meanwhile is added to them, though they
+        """Read the queue, and return its levels. Here, what other threads count during the read is added, though they
         may have it already: a level that is too high only leads to another read."""
         before, forgotten = (self.size, self.exhausted, self.failed), self._forgotten
         stats: QueueStats = yield from run_query(GetStats(self.queue))
