@@ -173,17 +173,25 @@ def test_program_whose_parent_is_killed_has_vanished(tmp_path: Path) -> None:
 
 
 _WORKER = """
-import sys
+import sys, threading, time
+from pathlib import Path
 from redrive.worker.command_process import CommandProcess, CommandSpec
 
-CommandProcess(CommandSpec(("/bin/sh", "-c", sys.argv[1]), "/"), b"", {}, keep_output=True).wait()
+program = CommandProcess(CommandSpec(("/bin/sh", "-c", sys.argv[1]), "/"), b"", {}, keep_output=True)
+thread = threading.Thread(target=program.wait)
+thread.start()
+while program._pid is None:
+    time.sleep(0.001)
+Path(sys.argv[2]).write_text("started\\n")
+thread.join()
 """
 
 
 def test_program_ends_though_its_worker_and_its_parent_are_killed_together(tmp_path: Path) -> None:
     source = f"cd {tmp_path}; echo $PPID > parent; sleep 300 & echo $! > pid; echo $$ > leader; wait"
-    worker = subprocess.Popen([sys.executable, "-c", _WORKER, source])
+    worker = subprocess.Popen([sys.executable, "-c", _WORKER, source, str(tmp_path / "started")])
     pids = [int(written(tmp_path / name)) for name in ("leader", "pid")]
+    assert written(tmp_path / "started")  # the parent has made it known to the shell by then
     worker.send_signal(signal.SIGSTOP)
     os.kill(int(written(tmp_path / "parent")), signal.SIGKILL)
     worker.kill()

@@ -1,7 +1,8 @@
 """Ends commands when their worker and their parent were killed together.
 
 It is a shell: small, and not hit by a kill of every process whose name has python or redrive in it. It reads which
-sessions live, and at the end of its input it kills what is left of them.
+sessions live, and at the end of its input it kills what is left of them. The parent makes a session known to it
+immediately after its start; if both are killed in between, that command goes on.
 """
 
 from __future__ import annotations
