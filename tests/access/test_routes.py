@@ -12,6 +12,7 @@ from tests.servers.asgi import Answer, Client
 
 from redrive import connect_async
 from redrive.auth.principal import Principal, Role
+from redrive.capture import flows
 from redrive.contract import Query
 from redrive.contract.queries import GetItems
 from redrive.server.asgi import Server
@@ -321,6 +322,28 @@ async def test_capture_creates_no_queue_for_those_who_may_not_manage_it(role: Ro
     assert (await client.call("capture.enqueue", queue="own-new", **FAILED)).json["duplicate"]
     names = {queue.name for queue in place.world.broker.list_queues()}
     assert ("own-new" in names, "foreign-new" in names) == (True, False)
+
+
+@pytest.mark.parametrize(("role", "is_created"), [(Role.CAPTURER, False), (Role.ADMIN, True)])
+async def test_queue_that_is_deleted_during_a_capture_is_created_only_for_those_who_may_manage_it(
+    role: Role, is_created: bool, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.open()
+    assert place.server is not None
+    broker, capture, deleted = place.world.broker, flows.capture, list[str]()
+    broker.create_queue("own-new")
+    place.caller.principal = everywhere(role)
+
+    def deletes_first(*args: Any) -> Any:
+        if not deleted:
+            deleted.append("own-new")
+            broker.delete_queue("own-new")
+        return capture(*args)
+
+    monkeypatch.setattr(flows, "capture", deletes_first)
+    answer = await Client(place.server).call("capture.enqueue", queue="own-new", **FAILED)
+    assert answer.status == (200 if is_created else 404)
+    assert ("own-new" in {queue.name for queue in broker.list_queues()}) is is_created
 
 
 @pytest.mark.parametrize("route", ["capture.retry", "capture.archive", "capture.restore", "capture.clear"])

@@ -79,7 +79,7 @@ READ_RESULTS, READ_PAYLOADS = Permission.READ_RESULTS, Permission.READ_PAYLOADS
 OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
 
 DELETING_VERBS = frozenset({Verb.DROP, Verb.PURGE})
-"""Verbs that lose items."""
+"""Verbs that remove items, a drop after `keep_dropped`."""
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
 SEES_QUEUES = (READ, PUT, CAPTURE, CONSUME)
 """Who puts or works somewhere may know the queue."""

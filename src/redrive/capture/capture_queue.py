@@ -125,8 +125,12 @@ class CaptureQueue:
         strategy: DLQIntegrationStrategy | str,
         jitter: bool,
         alerts: AlertThresholds,
+        *,
+        creates: bool = True,
     ) -> None:
         self.core = core
+        self._creates = creates
+        """Whether the queue is created if it does not exist, or was deleted."""
         self.name = queue_name(name)
         self.app = CallbackApp(self.name)
         self.set_strategy(strategy)
@@ -261,6 +265,8 @@ class CaptureQueue:
             done = yield from flows.capture(self.core, levels, given)
         except QueueNotFound:  # it was deleted since it was opened
             self.core.evict_queue(self.name)
+            if not self._creates:
+                raise
             self._is_open = False
             yield from self.open()
             done = yield from flows.capture(self.core, levels, given)
@@ -302,7 +308,10 @@ class CaptureQueue:
         """Create the queue if it does not exist, and read the settings of a config file, once."""
         if self._is_open:
             return
-        yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
+        if self._creates:
+            yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
+        else:
+            yield from queues.get(self.core, self.name)
         self.settings = yield from read_settings(self.name, self._given)
         self.monitor.levels.max_size = self.settings.max_size
         self._is_open = True

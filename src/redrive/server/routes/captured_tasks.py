@@ -15,7 +15,6 @@ from redrive.capture.capture_settings import DEFAULT_QUEUE
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory
 from redrive.capture.flows import TaskFilter
 from redrive.capture.task_view import Statistics, TaskView, task_view
-from redrive.errors import QueueNotFound
 from redrive.model.item import Item
 from redrive.model.state_machine import Verb
 from redrive.model.text import to_rfc3339
@@ -72,12 +71,15 @@ class EnqueuedTask(msgspec.Struct, frozen=True):
 async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
     """Capture a task. Only a caller that may manage the queue creates it."""
     core = request.broker._core
-    queue = CaptureQueue(core, queue_name(call.queue), {}, DLQIntegrationStrategy.AUTOMATIC, False, NO_ALERTS)
-    try:
-        await request.broker.get_queue(queue.name)
-    except QueueNotFound:
-        if not request.may(Permission.MANAGE, queue.name):
-            raise
+    queue = CaptureQueue(
+        core,
+        queue_name(call.queue),
+        {},
+        DLQIntegrationStrategy.AUTOMATIC,
+        False,
+        NO_ALERTS,
+        creates=request.may(Permission.MANAGE, call.queue),
+    )
     await request.broker._run(queue.open())
     given = queue.describe_task(
         call.task_id,
