@@ -68,9 +68,14 @@ def kill(number: int) -> None:
 def crash() -> None:
     ctypes.string_at(0)
 
+def report(path: str, pid: int) -> None:
+    with open(path + ".written", "w") as file:  # renamed, so that a test never reads an empty one
+        file.write(str(pid))
+    os.replace(file.name, path + ".begun")
+
 @jobs.task
 def wait(path: str) -> str:
-    open(path + ".begun", "w").write(str(os.getpid()))
+    report(path, os.getpid())
     while not os.path.exists(path):
         time.sleep(0.005)
     return "done"
@@ -85,7 +90,7 @@ def wait_for_stop(path: str, context: Context) -> str:
 @jobs.task
 def start_another(path: str) -> None:
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    open(path + ".begun", "w").write(str(other.pid))
+    report(path, other.pid)
     time.sleep(600)
 
 @jobs.task
@@ -338,8 +343,7 @@ def test_item_that_runs_too_long_is_killed_with_all_that_it_started(
     one = job("start_another", str(tmp_path / "x"))
     runner = start()
     runner.submit([one])
-    until(lambda: (tmp_path / "x.begun").exists() and (tmp_path / "x.begun").read_text())
-    other = int((tmp_path / "x.begun").read_text())
+    other = begun(tmp_path / "x")
     for _ in range(3):  # whoever watches the time says so again and again
         runner.interrupt(one, Failure("TimeLimitExceeded", "it ran for longer than the time limit of its task"))
     lost = ends.of(one)[0]
@@ -490,17 +494,16 @@ def test_item_that_waits_for_its_earlier_run_goes_back_when_the_worker_stops(
 
 
 def begun(path: Path) -> int:
-    """The process that said that it has begun."""
+    """The process that reported that it has begun."""
     file = path.with_name(f"{path.name}.begun")
-    until(lambda: file.exists() and file.read_text())
+    until(file.exists)
     return int(file.read_text())
 
 
 def test_signals_that_stop_a_service_do_not_reach_the_item(start: Start, job: Make, ends: Ends, tmp_path: Path) -> None:
     one = job("wait", str(tmp_path / "go"))
     start().submit([one])
-    until(lambda: (tmp_path / "go.begun").exists() and (tmp_path / "go.begun").read_text())
-    pid = int((tmp_path / "go.begun").read_text())
+    pid = begun(tmp_path / "go")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(pid, number)
     (tmp_path / "go").touch()
@@ -536,9 +539,7 @@ def test_what_runs_when_nobody_waits_any_longer_is_killed_and_given_back(
     jobs = [job("wait", str(tmp_path / f"never{number}")) for number in range(2)]
     runner = start(2)
     runner.submit(jobs)
-    until(lambda: all((tmp_path / f"never{number}.begun").exists() for number in range(2)))
-    until(lambda: all((tmp_path / f"never{number}.begun").read_text() for number in range(2)))
-    pids = [int((tmp_path / f"never{number}.begun").read_text()) for number in range(2)]
+    pids = [begun(tmp_path / f"never{number}") for number in range(2)]
     assert set(runner.close(jobs_too=True)) == set(jobs)
     assert not any(is_alive(pid) for pid in pids)
     assert len(ends) == 0
@@ -548,8 +549,7 @@ def test_journal_has_what_runs(start: Start, job: Make, ends: Ends, tmp_path: Pa
     in_flight_log = InFlightLog.create(tmp_path / "journal", "w", 2)
     one = job("wait", str(tmp_path / "go"))
     start(2, in_flight_log=in_flight_log).submit([one])
-    until(lambda: (tmp_path / "go.begun").exists() and (tmp_path / "go.begun").read_text())
-    pid = int((tmp_path / "go.begun").read_text())
+    pid = begun(tmp_path / "go")
     assert [(each.token, each.label, each.pid) for each in in_flight_log.running()] == [(one.lease.token, "wait", pid)]
     (tmp_path / "go").touch()
     ends.of(one)
@@ -593,8 +593,7 @@ def test_children_die_with_the_worker(program: str, tmp_path: Path) -> None:
         [sys.executable, "-c", _PARENT, program, str(tmp_path / "never")], env=environment, cwd=tmp_path
     )
     try:
-        until(lambda: (tmp_path / "never.begun").exists() and (tmp_path / "never.begun").read_text())
-        busy = int((tmp_path / "never.begun").read_text())
+        busy = begun(tmp_path / "never")
         until(lambda: len(_descendants(parent.pid)) == 4)  # a zygote and three children
         children = _descendants(parent.pid)
         assert busy in children
