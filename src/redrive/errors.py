@@ -365,6 +365,16 @@ class QueuePaused(Refused):
         super().__init__(f"queue {_show(queue)} is paused and gives no leases; resume it first")
 
 
+class BreakerNotOpen(NotFound):
+    """The breaker is closed already, or there is none of that kind."""
+
+    code = "breaker_not_open"
+
+    def __init__(self, queue: str, kind: str) -> None:
+        self.queue, self.kind = queue, kind
+        super().__init__(f"breaker {_show(kind)} of queue {_show(queue)} is not open")
+
+
 class LeaseLost(Refused):
     """The token no longer holds the item. `status` is what the item is now; None when it is gone."""
 

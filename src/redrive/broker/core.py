@@ -15,6 +15,8 @@ import msgspec
 
 from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, raise_if_refused, run_query
+from redrive.broker.flows.breaker_verdicts import held_verdict
+from redrive.broker.flows.breakers import BreakerMonitor
 from redrive.broker.flows.moves import MoveBackoff
 from redrive.broker.instrumentation import BrokerMetrics, collect_metrics
 from redrive.broker.maintenance import MaintenanceThread
@@ -67,6 +69,7 @@ class Core:
         self.meter: BrokerMetrics | None = None
         """Counts, once somebody has asked for metrics."""
         self.trials = MoveBackoff()
+        self.breakers = BreakerMonitor()
         self.stores = stores or StoreRegistry()
         self.stores.add(self)
         _OPEN.add(self)
@@ -130,7 +133,7 @@ class Core:
         dead_reason: DeadReason | None = None,
     ) -> Verdict:
         """Judge by the settings of a queue, with this program's delay functions and a fresh jitter."""
-        return judge(
+        verdict = judge(
             queue.settings,
             outcome_kind,
             counters,
@@ -142,6 +145,7 @@ class Core:
             backoffs=self._backoffs,
             dead_reason=dead_reason,
         )
+        return held_verdict(queue, verdict, failure) if outcome_kind is OutcomeKind.FAILED else verdict
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""

@@ -12,6 +12,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting, short_repr
+from redrive.model.breaker import BreakerRule, parse_breaker_rules
 from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
@@ -92,6 +93,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether dead letters can be found by the words of their error and payload."""
     feed: tuple[FeedKind, ...] = DEFAULT_FEED_KINDS
     """What of all that happens is kept in the feed."""
+    breakers: dict[str, BreakerRule] = {}
+    """Circuit breakers: a table from `queue`, `fingerprint` or an error class to when that one opens."""
     redact: RedactRules = NO_RULES
     """What is hidden from whoever looks, and what is not, beside what looks like a secret."""
 
@@ -198,6 +201,8 @@ def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None)
         except UnicodeEncodeError:
             raise InvalidSetting(name, "has a lone surrogate, which UTF-8 cannot hold") from None
     check_attempts_limit(settings.max_attempts, settings.retry)
+    if settings.breakers and not {FeedKind.FAILED, FeedKind.DEAD} <= set(settings.feed):
+        raise InvalidSetting("breakers", "count the failures in the feed: let 'feed' keep failed and dead")
     return settings
 
 
@@ -256,6 +261,8 @@ def _checked(name: str, value: Any) -> Any:
             return _feed(name, value)
         case "redact":
             return NO_RULES if value is None else redact_rules_from(value)
+        case "breakers":
+            return {} if value is None else parse_breaker_rules(name, value)
         case "dead_queue":
             return _dead_queue(value)
         case _:

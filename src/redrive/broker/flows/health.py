@@ -6,6 +6,7 @@ import msgspec
 
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, run_query
+from redrive.broker.flows.breaker_control import list_breakers
 from redrive.broker.flows.moves import STUCK_AFTER
 from redrive.contract.queries import ListMoveTargets, MoveTarget
 from redrive.errors import StoreUnavailable
@@ -32,15 +33,24 @@ class Health(msgspec.Struct, frozen=True):
         return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 
-def stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each queue elsewhere that items have been on their way to for too long.
+def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
+    """A sentence for each thing in the store that should be looked at.
 
     A store that cannot be read is a warning, too, and no reason to say nothing at all.
     """
     try:
-        found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
+        return (*(yield from _stuck_moves(core)), *(yield from _open_breakers(core)))
     except StoreUnavailable as error:
         return (str(error),)
+
+
+def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
+    return tuple(f"A circuit breaker is not closed: {each}" for each in (yield from list_breakers(core, None)))
+
+
+def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
+    """A sentence for each queue elsewhere that items have been on their way to for too long."""
+    found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     now = core.clock.now()
     return tuple(
         f"Items have been on their way to {each.to} for {format_duration(now - each.since)}: "
@@ -50,6 +60,6 @@ def stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
     )
 
 
-def health_of(store: Store, moves: tuple[str, ...]) -> Health:
+def health_of(store: Store, warnings: tuple[str, ...]) -> Health:
     """All that is known. It asks the store's server, where it has one."""
-    return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *moves))))
+    return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *warnings))))
