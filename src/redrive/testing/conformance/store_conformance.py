@@ -6,6 +6,8 @@ from redrive.testing.conformance.archive import ArchiveCallsConformance, Archive
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
+from redrive.testing.conformance.breaker_probes import BreakerControlConformance, ProbeConformance
+from redrive.testing.conformance.breakers import HoldingConformance, OpeningConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
 from redrive.testing.conformance.capture_administration import (
     CaptureAdministrationConformance,
@@ -286,6 +288,10 @@ class StoreConformance(
     InterruptedMoveConformance,
     RedriveElsewhereConformance,
     MoveElsewhereConformance,
+    OpeningConformance,
+    HoldingConformance,
+    ProbeConformance,
+    BreakerControlConformance,
     HealthConformance,
     StuckMoveConformance,
     CloseConformance,
