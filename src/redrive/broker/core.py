@@ -24,6 +24,7 @@ from redrive.broker.notifier import Notifier
 from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
 from redrive.broker.store_registry import StoreRegistry
+from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
@@ -32,6 +33,7 @@ from redrive.errors import Closed, InvalidInput
 from redrive.model.caller_input import checking_input
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
+from redrive.model.gate import RETRY_AFTER_GATE, Gate, set_gate
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, dead_verdict, judge
 from redrive.model.limits import check_address, check_label, split_address
@@ -111,6 +113,18 @@ class Core:
         """Keep the settings last seen."""
         self._queues[queue.name] = queue
         return queue
+
+    def is_gated(self, name: str) -> bool:
+        """Whether a gate of the queue is closed for some time, as last seen."""
+        queue, now = self._queues.get(name), self.clock.now()
+        return queue is not None and any(now < gate.until for gate in queue.gates)
+
+    def close_gate(self, name: str, until: Instant) -> None:
+        """A delivery of this process has closed the gate of a queue."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            gates = set_gate(queue.gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))
+            self.cache_queue(msgspec.structs.replace(queue, gates=gates))
 
     def add_backoff(self, name: str, function: DelayFunction) -> None:
         """Let retry policies name a function that this program has."""

@@ -23,7 +23,7 @@ from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
-from redrive.model.item import Lease, Result, Status
+from redrive.model.item import Lease, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, count_outcome, has_attempts_left
 from redrive.model.queue import Queue
 
@@ -116,6 +116,9 @@ def settle_and_lease(
     settled = _in_place(made, results)
     yield from _judge_again(core, ends, made, settled)
     core.start_moves(settled)
+    for call, result, (lease, _) in zip(made, settled, ends, strict=True):
+        if isinstance(call, Settle) and call.close_until is not None and isinstance(result, Settled):
+            core.close_gate(lease.queue, call.close_until)
     if core.meter is not None:
         _count(core.meter, ends, made, settled)
     leases: list[Lease] = []
@@ -289,6 +292,10 @@ class WorkerSession:
     def has_news(self, queue: str) -> bool:
         """Whether something may have arrived in a queue since it was asked last, as far as this process knows."""
         return self._core.notify.sequence(queue) != self._tickets.get(queue, -1)
+
+    def is_gated(self, queue: str) -> bool:
+        """Whether a queue gives no leases for some time, as far as this process knows."""
+        return self._core.is_gated(queue)
 
     def wait(self, queues: Sequence[str], until: Instant) -> None:
         """Until something may be leasable in one of these queues, somebody rings, or it is that time.
