@@ -22,6 +22,8 @@ FINGERPRINT = "fingerprint"
 """The key of the rule for each fingerprint; the kind of such a breaker is `fingerprint:` and its digits."""
 MAX_FINGERPRINT_BREAKERS = 100
 """Of one queue, not closed."""
+MAX_BREAKERS = 200
+"""The same for all kinds."""
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
 MAX_PROBES = 100
