@@ -10,8 +10,10 @@ from redrive.clock import Instant
 from redrive.contract.base import MAINTENANCE_BATCH, TaggedStruct
 from redrive.contract.item_calls import Put
 from redrive.model.arrival import Move
+from redrive.model.breaker import Breaker
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter
+from redrive.model.gate import Gate
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Result
 from redrive.model.judge import Verdict
@@ -50,6 +52,25 @@ class SetPaused(TaggedStruct, frozen=True):
     name: str
     paused: bool
     actor: str
+
+
+class SetBreakers(TaggedStruct, frozen=True):
+    """→ Queue with these breakers and the next version | StaleSettings unless `version` is the newest.
+
+    So a `Settle` that was judged before is judged again, with these breakers in view. With `set_gate`, `gate` replaces
+    the gate that is named "breaker"; None removes it. Other gates and `paused` do not change. What can be leased now
+    has arrived; otherwise there is a new time to wait for. Writes an audit row: actor, verb, queue and note.
+    """
+
+    name: str
+    breakers: tuple[Breaker, ...]
+    """All that are not closed."""
+    version: int
+    actor: str
+    verb: str
+    note: str | None = None
+    set_gate: bool = False
+    gate: Gate | None = None
 
 
 class SetSourceQueue(TaggedStruct, frozen=True):

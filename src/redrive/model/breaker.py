@@ -37,6 +37,8 @@ MAX_FINGERPRINT_BREAKERS = 100
 MAX_COUNTED_FAILURES = 10_000
 """Of one queue, within a window."""
 MAX_PROBES = 100
+MAX_BREAKERS = 200
+"""The same for all kinds."""
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
 _FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
