@@ -42,6 +42,7 @@ from redrive.testing.conformance.extend_and_release import (
     ReleaseConformance,
     UncountedReleaseConformance,
 )
+from redrive.testing.conformance.failure_entries import FailureEntriesConformance
 from redrive.testing.conformance.failures import FailConformance, HistoryConformance
 from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.find import FilterConformance, PageConformance
@@ -276,6 +277,7 @@ class StoreConformance(
     GroupConformance,
     GroupCountConformance,
     FeedConformance,
+    FailureEntriesConformance,
     FeedReadingConformance,
     BulkConformance,
     OutcomeConformance,
