@@ -55,11 +55,14 @@ class SetPaused(TaggedStruct, frozen=True):
 
 
 class SetBreakers(TaggedStruct, frozen=True):
-    """→ Queue with these breakers and the next version | StaleSettings unless `version` is the newest.
+    """→ Queue with these breakers, this gate of theirs, and the next version.
 
-    So a `Settle` that was judged before is judged again, with these breakers in view. With `set_gate`, `gate` replaces
-    the gate that is named "breaker"; None removes it. Other gates and `paused` do not change. What can be leased now
-    has arrived; otherwise there is a new time to wait for. Writes an audit row: actor, verb, queue and note.
+    `StaleSettings` unless `version` is the newest and `former_gate` is the gate that is named "breaker" now, with all
+    that was leased under it. So of many processes one makes a change, and a `Settle` that was judged before is judged
+    again, with these breakers in view. Other gates and `paused` do not change. If another gate is given, what can be
+    leased now has arrived; otherwise there is a new time to wait for.
+    Each breaker that opens or closes by this (`breaker.breaker_changes`) has an entry in the feed and an audit row, with
+    the actor and the note.
     """
 
     name: str
@@ -67,10 +70,10 @@ class SetBreakers(TaggedStruct, frozen=True):
     """All that are not closed."""
     version: int
     actor: str
-    verb: str
     note: str | None = None
-    set_gate: bool = False
+    former_gate: Gate | None = None
     gate: Gate | None = None
+    """None: there is none from now on."""
 
 
 class SetSourceQueue(TaggedStruct, frozen=True):

@@ -70,6 +70,11 @@ def opens_at(gates: Gates, now: Instant) -> Instant | None:
     return max([now, *(gate.until for gate in gates)])
 
 
+def gate_named(gates: Gates, name: str) -> Gate | None:
+    """The gate of that name."""
+    return next((gate for gate in gates if gate.name == name), None)
+
+
 def set_gate(gates: Gates, name: str, gate: Gate | None) -> Gates:
     """The gates with another one of that name, or none."""
     others = tuple(each for each in gates if each.name != name)
@@ -82,7 +87,7 @@ def close_for_retry_after(gates: Gates, until: Instant, leased_at: Instant, now:
     It is ignored if the gate has opened again since the lease: the answer is from before that.
     """
     until = min(until, Instant(now + LONGEST_RETRY_AFTER))
-    present = next((gate for gate in gates if gate.name == RETRY_AFTER_GATE), None)
+    present = gate_named(gates, RETRY_AFTER_GATE)
     if until <= now or (present is not None and (until <= present.until or leased_at < present.until <= now)):
         return gates
     return set_gate(gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))

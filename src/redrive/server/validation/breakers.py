@@ -17,7 +17,7 @@ from redrive.model.breaker import (
     rule_key,
 )
 from redrive.model.gate import BREAKER_GATE, Gate
-from redrive.model.limits import check_instant, check_label, check_name
+from redrive.model.limits import check_instant, check_label
 from redrive.server.validation import values
 
 _replace = msgspec.structs.replace
@@ -28,15 +28,15 @@ def set_breakers(call: SetBreakers) -> SetBreakers:
     values.queue(call.name)
     values.version(call.version)
     check_label("actor", call.actor)
-    check_name("verb", call.verb)
     values.many("breakers", len(call.breakers), MAX_BREAKERS)
     kinds = [each.kind for each in call.breakers]
     if len(set(kinds)) < len(kinds):
         raise InvalidInput("a queue has one breaker of each kind at most")
     fingerprints = sum(1 for kind in kinds if rule_key(kind) == FINGERPRINT)
     values.many("breakers of fingerprints", fingerprints, MAX_FINGERPRINT_BREAKERS)
-    if call.gate is not None:
-        _check_gate(call.gate, call.set_gate)
+    for gate in (call.gate, call.former_gate):
+        if gate is not None:
+            _check_gate(gate)
     return _replace(call, breakers=tuple(map(_checked, call.breakers)), note=check_note("note", call.note))
 
 
@@ -54,9 +54,9 @@ def _checked(breaker: Breaker) -> Breaker:
     return _replace(breaker, reason=check_note("reason", breaker.reason) or "")
 
 
-def _check_gate(gate: Gate, is_set: bool) -> None:
-    if gate.name != BREAKER_GATE or not is_set:
-        raise InvalidInput(f"a gate is given as '{BREAKER_GATE}', and with set_gate")
+def _check_gate(gate: Gate) -> None:
+    if gate.name != BREAKER_GATE:
+        raise InvalidInput(f"the gate of breakers is called '{BREAKER_GATE}'")
     check_instant("until", gate.until)
     if gate.allowance is not None:
         check_integer("allowance", gate.allowance, 0, MAX_PROBES)

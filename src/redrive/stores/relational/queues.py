@@ -17,9 +17,10 @@ from redrive.model.dead_queue import (
     source_queues_after,
     source_queues_of,
 )
-from redrive.model.gate import BREAKER_GATE, lease_limit, set_gate
+from redrive.model.breaker import breaker_changes, change_record
+from redrive.model.gate import BREAKER_GATE, gate_named, lease_limit, set_gate
 from redrive.model.queue import Queue, QueueSettings
-from redrive.stores.relational import verdicts
+from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find
 from redrive.stores.relational.low_water_marks import above
@@ -106,12 +107,16 @@ def _check(batch: Batch, name: str, settings: QueueSettings, source_queues: tupl
 def _set_breakers(batch: Batch, call: SetBreakers) -> Queue | StaleSettings:
     """Every change makes a new version: verdicts depend on which breakers are open."""
     row = batch.queue(call.name)
-    if call.version != row.queue.version:
-        return StaleSettings(row.queue)
-    gates = set_gate(row.queue.gates, BREAKER_GATE, call.gate) if call.set_gate else row.queue.gates
+    before = row.queue
+    if call.version != before.version or call.former_gate != gate_named(before.gates, BREAKER_GATE):
+        return StaleSettings(before)
+    gates = set_gate(before.gates, BREAKER_GATE, call.gate)
     batch.execute(_SET_BREAKERS, (encode_values(call.breakers), encode_values(gates), row.key))
-    verdicts.audit(batch, call.actor, call.verb, call.name, [], 0, call.note)
-    if call.set_gate:
+    for opened, breaker in breaker_changes(before.breakers, call.breakers):
+        kind, verb, why = change_record(opened, breaker, call.note)
+        feed.append_queue_event(batch, kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
+        verdicts.audit(batch, call.actor, verb, call.name, [], 0, f"{breaker.kind}: {why}")
+    if call.gate != call.former_gate:
         batch.arrivals[call.name] += lease_limit(gates, batch.now, batch.execute(_LEASABLE, (row.key,)).get)
     batch.reread_queues((call.name,))
     return batch.queue(call.name).queue

@@ -14,7 +14,8 @@ from redrive.model.dead_queue import (
     source_queues_after,
     source_queues_of,
 )
-from redrive.model.gate import BREAKER_GATE, lease_limit, set_gate
+from redrive.model.breaker import breaker_changes, change_record
+from redrive.model.gate import BREAKER_GATE, gate_named, lease_limit, set_gate
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
@@ -64,16 +65,18 @@ def set_paused(state: State, call: SetPaused) -> Queue:
 def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
     """Every change makes a new version: verdicts depend on which breakers are open."""
     queue = state.queue(call.name)
-    if call.version != queue.value.version:
-        return StaleSettings(queue.value)
-    gates = set_gate(queue.value.gates, BREAKER_GATE, call.gate) if call.set_gate else queue.value.gates
-    queue.value = msgspec.structs.replace(
-        queue.value, breakers=call.breakers, gates=gates, version=state.next_version()
-    )
-    if call.set_gate:
+    before = queue.value
+    if call.version != before.version or call.former_gate != gate_named(before.gates, BREAKER_GATE):
+        return StaleSettings(before)
+    gates = set_gate(before.gates, BREAKER_GATE, call.gate)
+    queue.value = msgspec.structs.replace(before, breakers=call.breakers, gates=gates, version=state.next_version())
+    if call.gate != call.former_gate:
         state.arrivals[call.name] += lease_limit(gates, state.now, len(queue.ready))
         state.retimed.add(call.name)
-    state.write_audit(call.actor, call.verb, call.name, (), 0, call.note)
+    for opened, breaker in breaker_changes(before.breakers, call.breakers):
+        kind, verb, why = change_record(opened, breaker, call.note)
+        state.append_queue_event(kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
+        state.write_audit(call.actor, verb, call.name, (), 0, f"{breaker.kind}: {why}")
     return queue.value
 
 
