@@ -12,6 +12,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import LeaseState, Record
 from redrive.stores.rules.redrive import check_idempotency_owner
@@ -90,5 +91,5 @@ def _lease(state: State, item: Record, worker: str | None, timeout: int) -> Leas
         item.grant = LeaseState(token, worker, state.now, Instant(state.now + timeout), dead_reason)
         if item.first_leased_at is None:
             item.first_leased_at = state.now
-    state.append_event(FeedKind.LEASED, item.queue, item)
+    append_event(state, FeedKind.LEASED, item.queue, item)
     return item.to_lease()
