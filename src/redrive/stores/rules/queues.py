@@ -75,7 +75,7 @@ def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
         state.retimed.add(call.name)
     for opened, breaker in breaker_changes(before.breakers, call.breakers):
         kind, verb, why = change_record(opened, breaker, call.note)
-        state.append_queue_event(kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
+        append_queue_event(state, kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
         state.write_audit(call.actor, verb, call.name, (), 0, f"{breaker.kind}: {why}")
     return queue.value
 
