@@ -119,6 +119,7 @@ from redrive.testing.conformance.registrations import (
     RegistrationPutsConformance,
 )
 from redrive.testing.conformance.replies import ReplyConformance, ReplyElsewhereConformance
+from redrive.testing.conformance.retry_after import RetryAfterConformance
 from redrive.testing.conformance.retry_archive_edit import (
     ArchiveConformance,
     EditConformance,
@@ -212,6 +213,7 @@ class StoreConformance(
     CaptureAdministrationConformance,
     GuardConformance,
     MethodGuardConformance,
+    RetryAfterConformance,
     TemplateConformance,
     CaptureHookConformance,
     CaptureArchiveConformance,
