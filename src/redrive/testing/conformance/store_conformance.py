@@ -124,6 +124,7 @@ from redrive.testing.conformance.registrations import (
     RegistrationPutsConformance,
 )
 from redrive.testing.conformance.replies import ReplyConformance, ReplyElsewhereConformance
+from redrive.testing.conformance.retry_after import RetryAfterConformance
 from redrive.testing.conformance.retry_archive_edit import (
     ArchiveConformance,
     EditConformance,
@@ -223,6 +224,7 @@ class StoreConformance(
     CaptureAdministrationConformance,
     GuardConformance,
     MethodGuardConformance,
+    RetryAfterConformance,
     TemplateConformance,
     CaptureHookConformance,
     CaptureArchiveConformance,
