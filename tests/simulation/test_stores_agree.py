@@ -36,6 +36,7 @@ from redrive.model.failure import failure_from_fields
 from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.judge import OutcomeKind
 from redrive.model.payload import JSON
+from redrive.testing.conformance.gates import change_of
 
 SEEDS = 1_000 if THOROUGH else 20
 CALLS = 120

@@ -229,7 +229,7 @@ class GateConformance(StoreSuite):
         assert direct.stats().active == 3
 
 
-class RetryAfterConformance(StoreSuite):
+class RetryAfterGateConformance(StoreSuite):
     """A peer that asks to be left alone closes the gate of the queue, for an hour at most."""
 
     def test_gate_closes_with_the_settle(self, direct: StoreDriver) -> None:

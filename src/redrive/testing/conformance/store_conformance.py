@@ -47,7 +47,7 @@ from redrive.testing.conformance.failure_entries import FailureEntriesConformanc
 from redrive.testing.conformance.failures import FailConformance, HistoryConformance
 from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.find import FilterConformance, PageConformance
-from redrive.testing.conformance.gates import GateConformance, RetryAfterConformance
+from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
@@ -174,7 +174,7 @@ class StoreConformance(
     LeaseByIdRefusals,
     GateConformance,
     SetBreakersConformance,
-    RetryAfterConformance,
+    RetryAfterGateConformance,
     GateWaitConformance,
     SharedGateConformance,
     LeasedDeadLetterConformance,
