@@ -16,7 +16,7 @@ from redrive.contract import Call
 from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
 from redrive.errors import InvalidName, RedriveError
-from redrive.model.holder import Holder, add_lasting
+from redrive.model.holder import MAX_HOLDERS, Holder, add_lasting
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id_suffix, parse_token
 from redrive.model.item import HistoryEntry, HistoryEvent
 from redrive.model.judge import RETRY_STATUSES, RetryVerdict
@@ -35,8 +35,8 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict(status=status), outcome_kind=outcome_kind):
-            return status in RETRY_STATUSES[outcome_kind]
+        case Settle(verdict=RetryVerdict(status=status, held_by=held_by), outcome_kind=outcome_kind):
+            return status in RETRY_STATUSES[outcome_kind] and len(held_by) <= MAX_HOLDERS
         case Put():
             return _is_fast_put(call)
         case Complete(puts=puts, reply=None):
