@@ -27,6 +27,8 @@ MAX_BREAKERS = 200
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
 MAX_PROBES = 100
+MAX_REASON_BYTES = 500
+"""The reasons of all breakers are read with their queue."""
 
 
 class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
