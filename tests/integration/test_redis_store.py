@@ -24,6 +24,7 @@ from redrive.contract.admin_calls import (
     ManualChange,
     ManualTarget,
     Receive,
+    SetBreakers,
     SetPaused,
     StartOperation,
     StepOperation,
@@ -56,6 +57,7 @@ from redrive.errors import (
 from redrive.mailbox import Mailbox, MailboxConnectionError
 from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
+from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Result, Settled
 from redrive.model.judge import OutcomeKind
@@ -344,6 +346,20 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
         store.commit([ManualChange(Verb.ARCHIVE, (ManualTarget(first.id),), "me")])
         assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
         store.commit([ManualChange(verb, (ManualTarget(second.id),), "me")])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
+def test_format_of_an_older_namespace_is_raised_by_the_first_gate(opened: Opened, redis_server: Server) -> None:
+    store = opened()
+    keys = store._keys
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        store = opened()
+        for gate in (None, Gate(BREAKER_GATE, Instant(0))):
+            assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+            version = store.read(GetQueue("jobs")).version
+            store.commit([SetBreakers("jobs", (), version, "me", "open_breaker", None, True, gate)])
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 

@@ -41,6 +41,8 @@ MAX_BREAKERS = 200
 """The same for all kinds."""
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
+MAX_REASON_BYTES = 500
+"""The reasons of all breakers are read with their queue."""
 _FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
 # What parts of a rule are called in other programs.
 _FOREIGN_NAMES = {

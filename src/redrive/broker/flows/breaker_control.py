@@ -20,12 +20,13 @@ from redrive.broker.flows.queues import MAX_ROUNDS, get, unsettled
 from redrive.broker.validation import check_note, check_positive
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import BreakerNotOpen, InvalidInput, short_repr
-from redrive.model.breaker import Breaker, BreakerStatus, breaker_gate, check_kind, open_breaker
+from redrive.model.breaker import MAX_REASON_BYTES, Breaker, BreakerStatus, breaker_gate, check_kind, open_breaker
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.gate import Gate
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats
+from redrive.model.text import clean_text
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -58,7 +59,7 @@ def open_by_hand(
         if present is not None and not present.is_closing:
             return present, gate
         rule = rule_for(found, kind)
-        reason = note or f"opened by {name}"
+        reason = clean_text(note or f"opened by {name}", MAX_REASON_BYTES)
         breaker = open_breaker(kind, rule, reason, core.clock.now(), open_for=duration, opened_by=name)
         return breaker, gate if breaker.holds else breaker_gate(breaker, rule)
 
