@@ -220,7 +220,7 @@ USES: dict[str, dict[str, Any]] = {
     "restore": {"ids": [_DEAD], "actor": "ann"},
     "fail_items": {"ids": [_DEAD], "error": "broke", "actor": "ann", "force": False},
     "bury_items": {"ids": [_DEAD], "note": "why", "actor": "ann", "force": False},
-    "hold": {"ids": [_DEAD], "held_by": "ann"},
+    "hold": {"ids": [_DEAD], "held_by": "ann", "lasting": True},
     "unhold": {"held_by": "ann", "ids": [_DEAD]},
     "import_items": {"lines": [b""], "queue": "jobs", "actor": "ann", "progress": None},
     "start_operation": {"verb": "redrive", "where": None, "to": None, "rate": 5.0, "canary": 1,
@@ -400,7 +400,7 @@ def test_names_of_any_kind_of_text_are_kept_as_plain_texts(broker: Broker) -> No
 
     receipt = broker.put(Name("jobs"), 1, headers={Name("a"): Name("b")}, idempotency_key=Name("k"), held_by=Name("h"))
     item = broker.get(Name(receipt.id))
-    texts = [item.queue, item.idempotency_key, item.held_by, *item.headers, *item.headers.values()]
+    texts = [item.queue, item.idempotency_key, *item.held_by, *item.headers, *item.headers.values()]
     assert [type(text) for text in texts] == [str] * 5
 
 

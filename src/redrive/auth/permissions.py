@@ -70,7 +70,6 @@ from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
 from redrive.model.operation import OperationStatus
-from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
 
@@ -189,13 +188,8 @@ def _fixed(place: PermissionScope, *rights: Permission) -> Callable[[Any], _Requ
 
 
 def _settings(call: CreateQueue | UpdateQueue) -> _Requirements:
-    yield RequiredPermission((MANAGE,), QueueRef(call.name))
-    yield from _dead_queues(call.settings)
-
-
-def _dead_queues(settings: QueueSettings) -> _Requirements:
     """Whoever lets the dead of a queue go to another one fills that."""
-    return [RequiredPermission((MANAGE,), QueueRef(name)) for name in settings.dead_queues()]
+    return [RequiredPermission((MANAGE,), QueueRef(name)) for name in (call.name, *call.settings.dead_queues())]
 
 
 def _put(call: Put) -> _Requirements:
@@ -300,8 +294,11 @@ def _receive(call: Receive) -> _Requirements:
 
 def _holds(call: Hold | Unhold) -> _Requirements:
     if call.ids is None:
-        return (RequiredPermission((OPERATE,), QueueScope.ALL),)
-    return [RequiredPermission((OPERATE,), ItemRef(id)) for id in call.ids]
+        yield RequiredPermission((OPERATE,), QueueScope.ALL)
+    for id in call.ids or ():
+        yield RequiredPermission((OPERATE,), ItemRef(id))
+    if isinstance(call, Hold) and call.queue_version is not None:
+        yield RequiredPermission((OPERATE,), QueueRef(call.queue_version[0]))
 
 
 def _start(call: StartOperation) -> _Requirements:

@@ -169,6 +169,8 @@ def _count_ending(
         metrics.counts(names.LOST)[(queue,)] += 1
     elif outcome_kind is OutcomeKind.RELEASED:
         metrics.counts(names.RELEASED)[queue, "yes"] += 1
+    elif outcome_kind is OutcomeKind.RETURNED:
+        metrics.counts(names.RELEASED)[queue, "no"] += 1
     if result.dead_reason is not None and not was_dead:
         _count_death(metrics, queue, result.dead_reason, dropped=result.status is None)
     if result.reply_refused is not None:

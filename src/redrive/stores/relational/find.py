@@ -307,7 +307,7 @@ class _SearchPlan(NamedTuple):
         name = self.scope.names.get(queue)
         if name is None or self.queue not in (None, queue):
             return None
-        redrives, held_by = (0, None) if item_row is None else (item_row.redrives, item_row.held_by)
+        redrives, held_by = (0, ()) if item_row is None else (item_row.redrives, item_row.held_by)
         return FilterSubject(
             make_id(item_no, id_suffix),
             Status.DEAD if section > 0 else Status.ARCHIVED,

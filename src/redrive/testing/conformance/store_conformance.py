@@ -45,6 +45,8 @@ from redrive.testing.conformance.feed import FeedConformance, FeedReadingConform
 from redrive.testing.conformance.find import FilterConformance, PageConformance
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
+from redrive.testing.conformance.held_verdicts import HeldVerdictConformance
+from redrive.testing.conformance.holders import HolderConformance, HolderTransferConformance, LastingHoldConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
 from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
 from redrive.testing.conformance.item_keys import (
@@ -131,6 +133,7 @@ from redrive.testing.conformance.retry_policy import (
     ExpiryConformance,
     LimitConformance,
 )
+from redrive.testing.conformance.returned_deliveries import ReturnedDeliveryConformance
 from redrive.testing.conformance.search import SearchConformance
 from redrive.testing.conformance.shared_stores import (
     CloseConformance,
@@ -173,6 +176,11 @@ class StoreConformance(
     WorkingConformance,
     WorkerLifeConformance,
     HoldConformance,
+    HolderConformance,
+    LastingHoldConformance,
+    HeldVerdictConformance,
+    HolderTransferConformance,
+    ReturnedDeliveryConformance,
     FencingConformance,
     ExtendConformance,
     LeasedFromConformance,
