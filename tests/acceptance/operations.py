@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
 from redrive.clock import Instant
-from redrive.contract.admin_calls import ApplyRetention, Register, SetBreakers, StepOperation
+from redrive.contract.admin_calls import ApplyRetention, Register, StepOperation
 from redrive.contract.item_calls import NewItem, Put, Settle
 from redrive.model.breaker import Breaker
 from redrive.model.duration import MINUTE
 from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.item import Status
 from redrive.model.judge import OutcomeKind, RetryVerdict
+from redrive.testing.conformance.gates import change_of
 from redrive.testing.fake_clock import FakeClock
 
 Prepare = Callable[[Broker], Any]
@@ -81,7 +82,7 @@ def _set_gate(broker: Broker, allowance: int) -> None:
     queue, now = broker.get_queue("jobs"), broker._core.clock.now()
     breakers = (Breaker("queue", now, now, "20 failures", MINUTE, now),)
     gate = Gate(BREAKER_GATE, now, allowance)
-    broker._core.call(SetBreakers("jobs", breakers, queue.version, "test", "open_breaker", "why", True, gate))
+    broker._core.call(change_of(queue, *breakers, actor="test", note="why", gate=gate))
 
 
 def _refuse(broker: Broker, lease: Any) -> None:

@@ -12,9 +12,9 @@ from tests.sizes import THOROUGH
 
 from redrive import Broker, connect
 from redrive.clock import Instant
-from redrive.contract.admin_calls import SetBreakers
 from redrive.errors import RedriveError
 from redrive.model.gate import BREAKER_GATE, Gate
+from redrive.testing.conformance.gates import change_of
 
 QUEUES = 200 if THOROUGH else 12
 """Each of them is one race."""
@@ -36,7 +36,7 @@ def prepare(broker: Broker) -> dict[str, list[str]]:
         queue = broker.create_queue(f"q{number}")
         ids[queue.name] = [str(receipt.id) for receipt in broker.put_many(queue.name, range(ITEMS))]
         gate = Gate(BREAKER_GATE, Instant(0), ALLOWANCE)
-        broker._core.call(SetBreakers(queue.name, (), queue.version, "me", "open_breaker", None, True, gate))
+        broker._core.call(change_of(queue, gate=gate))
     return ids
 
 

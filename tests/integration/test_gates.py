@@ -14,7 +14,6 @@ import pytest
 
 from redrive import Broker, connect
 from redrive.clock import Instant
-from redrive.contract.admin_calls import SetBreakers
 from redrive.contract.item_calls import LeaseItems, Settle
 from redrive.model.breaker import Breaker
 from redrive.model.duration import SECOND
@@ -25,6 +24,7 @@ from redrive.stores.postgres.session import Session
 from redrive.stores.redis.store import RedisStore
 from redrive.stores.relational.batch import Batch
 from redrive.testing.conformance.actions import Background
+from redrive.testing.conformance.gates import change_of
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 ITEMS = 20
@@ -35,7 +35,7 @@ def set_gate(broker: Broker, queue: str = "jobs", allowance: int | None = None) 
     found, now = broker.get_queue(queue), broker._core.clock.now()
     breaker = Breaker("network", now, Instant(now + SECOND), "20 failures", SECOND, Instant(now + SECOND))
     gate = Gate(BREAKER_GATE, Instant(now - 1), allowance)
-    broker._core.call(SetBreakers(queue, (breaker,), found.version, "me", "open_breaker", None, True, gate))
+    broker._core.call(change_of(found, breaker, gate=gate))
 
 
 def work(broker: Broker, queue: str) -> None:

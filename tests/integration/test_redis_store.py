@@ -26,7 +26,6 @@ from redrive.contract.admin_calls import (
     ManualChange,
     ManualTarget,
     Receive,
-    SetBreakers,
     SetPaused,
     StartOperation,
     StepOperation,
@@ -82,6 +81,7 @@ from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import FakeClock
+from redrive.testing.conformance.gates import change_of
 
 SECOND = 1_000_000
 Opened = Callable[..., RedisStore]
@@ -398,8 +398,7 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_gate(opened: Opened
         store = opened()
         for gate in (None, Gate(BREAKER_GATE, Instant(0))):
             assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
-            version = store.read(GetQueue("jobs")).version
-            store.commit([SetBreakers("jobs", (), version, "me", "open_breaker", None, True, gate)])
+            store.commit([change_of(store.read(GetQueue("jobs")), gate=gate)])
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 

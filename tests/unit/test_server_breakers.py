@@ -36,21 +36,21 @@ def breaker(kind: str = "network", **changes: Any) -> Breaker:
 
 def call(*breakers: Breaker, **changes: Any) -> SetBreakers:
     """A call with these breakers."""
-    fields: dict[str, Any] = {"version": 1, "actor": "ada", "verb": "open_breaker"}
+    fields: dict[str, Any] = {"version": 1, "actor": "ada"}
     return SetBreakers("jobs", breakers, **fields | changes)
 
 
 def gate(**changes: Any) -> dict[str, Any]:
     """A gate to be set, as options of `call`."""
     fields: dict[str, Any] = {"name": BREAKER_GATE, "until": NOW}
-    return {"set_gate": True, "gate": Gate(**fields | changes)}
+    return {"gate": Gate(**fields | changes)}
 
 
 GOOD = [
     call(),
     call(breaker("queue"), breaker("network"), breaker("fingerprint:0123abcd", probes=(ID,), opened_by="ada")),
     call(*(breaker(f"fingerprint:{n}") for n in range(MAX_FINGERPRINT_BREAKERS))),
-    call(set_gate=True),
+    call(former_gate=Gate(BREAKER_GATE, NOW)),
     call(**gate(allowance=MAX_PROBES, leased=(ID,))),
     call(note="why"),
 ]
@@ -68,14 +68,13 @@ BAD = [
     call(breaker(probes=("no id",))),
     call(breaker(opened_by="a\0b")),
     call(actor="a\0b"),
-    call(verb="no verb"),
     call(version=-1),
     call(**gate(name="retry_after")),
     call(**gate(until=Instant(MAX_INSTANT + 1))),
     call(**gate(allowance=-1)),
     call(**gate(allowance=MAX_PROBES + 1)),
     call(**gate(leased=("no id",))),
-    call(**gate() | {"set_gate": False}),
+    call(former_gate=Gate("retry_after", NOW)),
 ]
 
 

@@ -131,8 +131,7 @@ class SharedGateConformance(Suite):
         one.put("jobs", 1)
         self.set_gate(one, allowance=0)
         worker = waiting(one, clock)
-        version = two.get_queue("jobs").version
-        two._core.call(SetBreakers("jobs", (), version, "ada", "close_breaker", None, True))
+        two._core.call(change_of(two.get_queue("jobs"), gate=None))
         clock.advance("1s")
         assert values(worker.result()) == [1]
 
