@@ -264,7 +264,7 @@ def parse_breaker_rules(name: str, value: Any) -> dict[str, BreakerRule]:
 def _rule_key(name: str, key: Any) -> str:
     if key not in RULE_KEYS:
         meant = f"{suggest(key, RULE_KEYS, {})}; there are {', '.join(RULE_KEYS)}"
-        raise InvalidSetting(name, f"has {short_repr(key, 40)}, which is no kind of breaker{meant}")
+        raise InvalidSetting(f"{name}.{key!s:.40}", f"is no kind of breaker{meant}")
     return str(key)
 
 
@@ -282,7 +282,7 @@ def _parse_rule(name: str, value: Any) -> BreakerRule:
         if key not in BreakerRule.__struct_fields__:
             known = BreakerRule.__struct_fields__
             meant = f"{suggest(key, known, _FOREIGN_NAMES)}; there are {', '.join(known)}"
-            raise InvalidSetting(f"{name}.{short_repr(key, 40)}", f"is not part of a breaker's rule{meant}")
+            raise InvalidSetting(f"{name}.{key:.40}", f"is not part of a breaker's rule{meant}")
     return BreakerRule(**{key: _PARSERS[key](f"{name}.{key}", each) for key, each in given.items()})
 
 

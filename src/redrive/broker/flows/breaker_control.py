@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from redrive.broker.flow import Flow, run_query
@@ -20,10 +20,11 @@ from redrive.broker.flows.queues import MAX_ROUNDS, get, unsettled
 from redrive.broker.validation import check_note, check_positive
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import BreakerNotOpen, InvalidInput, short_repr
-from redrive.model.breaker import Breaker, BreakerStatus, breaker_gate, check_kind, open_breaker
+from redrive.model.breaker import Breaker, BreakerStatus, breaker_gate, check_kind, fingerprint_kind, open_breaker
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.gate import Gate
+from redrive.model.group import Group
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats
 
@@ -43,6 +44,28 @@ def list_breakers(core: Core, queue: str | None) -> Flow[tuple[BreakerStatus, ..
         for breaker in sorted(each.breakers, key=lambda breaker: breaker.kind):
             found.append((yield from _status(core, each, breaker)))
     return tuple(found)
+
+
+def list_group_breakers(core: Core, groups: Sequence[Group]) -> Flow[dict[str, tuple[BreakerStatus, ...]]]:
+    """For each fingerprint of these groups of dead letters, the breakers of its cause that are not closed.
+
+    A breaker of a class is one of them if letters of the group are in its queue, or in a dead queue of it.
+    """
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
+    found: dict[str, tuple[BreakerStatus, ...]] = {}
+    for queue, breaker in [(queue, breaker) for queue in queues for breaker in queue.breakers]:
+        of_cause = [group.fingerprint for group in groups if _is_cause(queue, breaker, group)]
+        if of_cause:
+            status = yield from _status(core, queue, breaker)
+            found |= {each: (*found.get(each, ()), status) for each in of_cause}
+    return found
+
+
+def _is_cause(queue: Queue, breaker: Breaker, group: Group) -> bool:
+    if breaker.kind == fingerprint_kind(group.fingerprint):
+        return True
+    places = {queue.name, *queue.settings.dead_queues()}
+    return breaker.kind == group.error_class and not places.isdisjoint(group.queues)
 
 
 def open_by_hand(

@@ -15,6 +15,10 @@ from redrive.model.text import join_lines
 from redrive.store import Durability, Store
 
 
+BREAKER_WARNING = "A circuit breaker is not closed"
+"""So begins what is said of each that is open, half-open or closing."""
+
+
 class Health(msgspec.Struct, frozen=True):
     """How a store is doing."""
 
@@ -45,7 +49,7 @@ def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
 
 
 def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
-    return tuple(f"A circuit breaker is not closed: {each}" for each in (yield from list_breakers(core, None)))
+    return tuple(f"{BREAKER_WARNING}: {each}" for each in (yield from list_breakers(core, None)))
 
 
 def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
