@@ -27,6 +27,7 @@
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
     │   ├── QueuePaused          the queue gives no leases
+    │   ├── QueueGated           the queue gives no leases until its gates open
     │   ├── LeaseLost            the token is no longer the newest, or never was
     │   ├── WrongQueue           the leased item is in another queue than the call names
     │   └── OperationEnded       it has ended
@@ -57,6 +58,7 @@ call can succeed later without anybody changing anything.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -374,6 +376,23 @@ class QueuePaused(Refused):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(f"queue {_show(queue)} is paused and gives no leases; resume it first")
+
+
+class QueueGated(Refused):
+    """A gate of the queue is closed, or its allowance is used up. `until` is when it opens, in microseconds; None: not
+    before the gate is changed."""
+
+    code = "queue_gated"
+    retryable = True
+
+    def __init__(self, queue: str, until: int | None, reason: str) -> None:
+        self.queue, self.until, self.reason = queue, until, reason
+        end = (
+            "for now"
+            if until is None
+            else f"until {datetime.fromtimestamp(until // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
+        super().__init__(f"queue {_show(queue)} gives no leases {end} ({reason}); lease the item again after that")
 
 
 class LeaseLost(Refused):

@@ -75,6 +75,7 @@ EXITS: dict[str, int] = {
     "item_active": BUSY,
     "item_moving": BUSY,
     "queue_full": BUSY,
+    "queue_gated": BUSY,
     "overloaded": BUSY,
     "result_timeout": BUSY,
     "store_error": UNAVAILABLE,

@@ -20,7 +20,7 @@ from redrive.model.caller_input import exact_str, table
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
-from redrive.model.feed import FeedEntry
+from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, Item, Lease, Status
@@ -37,6 +37,8 @@ MAX_FINGERPRINT_BREAKERS = 100
 MAX_COUNTED_FAILURES = 10_000
 """Of one queue, within a window."""
 MAX_PROBES = 100
+MAX_BREAKERS = 200
+"""The same for all kinds."""
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
 _FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
@@ -222,6 +224,13 @@ def breaker_changes(before: tuple[Breaker, ...], after: tuple[Breaker, ...]) -> 
     are_open = {breaker.kind for breaker in after if not breaker.is_closing}
     yield from ((True, breaker) for breaker in after if breaker.kind in are_open - were_open)
     yield from ((False, breaker) for breaker in before if breaker.kind in were_open - are_open)
+
+
+def change_record(opened: bool, breaker: Breaker, note: str | None) -> tuple[FeedKind, str, str]:
+    """What the feed and the audit say of a change: the kind of entry, the verb, and why."""
+    if opened:
+        return FeedKind.BREAKER_OPENED, "open_breaker", breaker.reason
+    return FeedKind.BREAKER_CLOSED, "close_breaker", note or f"opened for {breaker.reason}"
 
 
 def breaker_gate(breaker: Breaker, rule: BreakerRule, leased: tuple[ItemId, ...] = ()) -> Gate:

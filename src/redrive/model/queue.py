@@ -12,12 +12,13 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting, short_repr
-from redrive.model.breaker import BreakerRule, parse_breaker_rules
+from redrive.model.breaker import Breaker, BreakerRule, parse_breaker_rules
 from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_FEED_KINDS, FeedKind
+from redrive.model.gate import Gates
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.model.retry_policy import RetryPolicy, check_attempts_limit, parse_retry_policy
@@ -133,13 +134,17 @@ class Queue(msgspec.Struct, frozen=True):
     name: str
     settings: QueueSettings
     version: int
-    """Grows with each update of the settings; never used again, not even by another queue of the same name."""
+    """Grows with each update of the settings or breakers; never used again, not even by another queue of that name."""
     paused: bool
     created_at: Instant
     is_dead_queue: bool
     """It is, or once was, the dead queue of another."""
     source_queues: tuple[str, ...] = ()
     """Queues of other stores that name it as their dead queue, as `name@store`."""
+    gates: Gates = ()
+    """Until when it gives no leases, and how many after that. Independent of `paused`."""
+    breakers: tuple[Breaker, ...] = ()
+    """Its circuit breakers that are not closed."""
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "queue_exists": 409,
     "queue_in_use": 409,
     "queue_paused": 409,
+    "queue_gated": 409,
     "confirm_mismatch": 409,
     "item_active": 409,
     "item_moving": 409,

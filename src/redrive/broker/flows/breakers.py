@@ -35,7 +35,7 @@ from redrive.model.breaker import (
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
-from redrive.model.gate import BREAKER_GATE, Gate
+from redrive.model.gate import BREAKER_GATE, Gate, gate_named
 from redrive.model.ids import MAX_NUMBER, ItemId
 from redrive.model.item import WAITING_STATUSES, Item, Status
 from redrive.model.queue import Queue
@@ -176,7 +176,7 @@ def rule_for(queue: Queue, kind: str) -> BreakerRule:
 
 def queue_gate(queue: Queue) -> Gate | None:
     """The gate of the queue's breaker."""
-    return next((gate for gate in queue.gates if gate.name == BREAKER_GATE), None)
+    return gate_named(queue.gates, BREAKER_GATE)
 
 
 def change_breakers(
@@ -190,9 +190,7 @@ def change_breakers(
     """Write the breakers of a queue if they differ from those it has. None: the queue has changed since it was read."""
     if tuple(breakers) == queue.breakers and gate == queue_gate(queue):
         return queue
-    call = SetBreakers(
-        queue.name, tuple(breakers), queue.version, actor, note, gate=gate, set_gate=gate != queue_gate(queue)
-    )
+    call = SetBreakers(queue.name, tuple(breakers), queue.version, actor, note, queue_gate(queue), gate)
     result: Queue | StaleSettings = yield from commit_call(call)
     changed = result.queue if isinstance(result, StaleSettings) else result
     core.cache_queue(changed)

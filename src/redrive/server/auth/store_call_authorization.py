@@ -40,6 +40,7 @@ from redrive.contract.admin_calls import (
     Import,
     ManualChange,
     Register,
+    SetBreakers,
     SetOperation,
     SetPaused,
     StartOperation,
@@ -63,7 +64,9 @@ from redrive.server.validation.dispatch import validate_call
 YIELD_SECONDS = 0.01
 """After so long others have their turn, where the calls of one request take longer to check."""
 _replace = msgspec.structs.replace
-_WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, ManualChange, StartOperation, SetOperation, Import})
+_WITH_ACTOR = frozenset(
+    {UpdateQueue, SetPaused, SetBreakers, DeleteQueue, ManualChange, StartOperation, SetOperation, Import}
+)
 _WITH_WORKER = frozenset({LeaseByIds, LeaseItems, ListWorkerLeases})
 _REGISTRATIONS = frozenset({Register, Unregister})
 

@@ -243,7 +243,7 @@ def _add_failure(state: State, step: _Step) -> None:
             item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     step.queue.captured_total += 1
-    state.append_event(FeedKind.FAILED, step.queue.name, item, title=failure.title)
+    state.append_event(FeedKind.FAILED, step.queue.name, item, title=failure.title, failure=failure)
 
 
 def _digest(new: NewItem) -> bytes:

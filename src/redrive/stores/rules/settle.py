@@ -8,6 +8,7 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
+from redrive.model.gate import close_for_retry_after
 from redrive.model.item import HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
@@ -63,10 +64,13 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     assert item.grant is not None
     if call.outcome_kind is OutcomeKind.LOST and not call.worker_is_gone and item.grant.deadline > state.now:
         raise LeaseLost(item.id, item.status)
-    queue = state.queues[item.queue].value
-    if call.version != queue.version:
-        return StaleSettings(queue)
+    queue = state.queues[item.queue]
+    if call.version != queue.value.version:
+        return StaleSettings(queue.value)
     check_verdict(state, item.queue, call.outcome_kind, call.verdict, was_dead=item.was_dead)
+    if call.close_until is not None:
+        gates = close_for_retry_after(queue.value.gates, call.close_until, item.grant.leased_at, state.now)
+        queue.value = msgspec.structs.replace(queue.value, gates=gates)
     return apply_verdict(state, item, call.outcome_kind, call.verdict, failure=call.failure, note=call.note)
 
 

@@ -107,7 +107,9 @@ def _append_ending(state: State, item: Record, entry: HistoryEntry) -> None:
     """Record the end of a delivery, after which nothing died, in the feed."""
     title = entry.note if entry.failure is None else entry.failure.title
     kind = FeedKind(entry.event.value)
-    state.append_event(kind, item.queue, item, title=title, actor=entry.actor, operation=entry.operation)
+    state.append_event(
+        kind, item.queue, item, title=title, actor=entry.actor, operation=entry.operation, failure=entry.failure
+    )
 
 
 def _apply_death(
@@ -172,6 +174,7 @@ def _apply_death(
         reason=verdict.reason,
         actor=entry.actor,
         operation=entry.operation,
+        failure=entry.failure,
     )
     return item.to_settled(removed=verdict.drops, moved=moved, reason=verdict.reason)
 

@@ -204,6 +204,11 @@ def _add_dropped(connection: apsw.Connection, now: Instant) -> None:
     read them."""
 
 
+def _add_gates_and_breakers(connection: apsw.Connection, now: Instant) -> None:
+    for column in ("gates", "breakers"):
+        connection.execute(f"ALTER TABLE redrive_queue ADD COLUMN {column} TEXT")
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
 MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
@@ -213,6 +218,7 @@ MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
     _add_dead_reason_of_leases,
     _add_totals,
     _add_dropped,
+    _add_gates_and_breakers,
 )
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""

@@ -42,9 +42,17 @@ from redrive.testing.conformance.extend_and_release import (
     ReleaseConformance,
     UncountedReleaseConformance,
 )
+from redrive.testing.conformance.failure_entries import FailureEntriesConformance
 from redrive.testing.conformance.failures import FailConformance, HistoryConformance
 from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.find import FilterConformance, PageConformance
+from redrive.testing.conformance.gates import (
+    GateConformance,
+    GateWaitConformance,
+    RetryAfterConformance,
+    SetBreakersConformance,
+    SharedGateConformance,
+)
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
@@ -167,6 +175,11 @@ class StoreConformance(
     EligibilityConformance,
     LeaseByIdConformance,
     LeaseByIdRefusals,
+    GateConformance,
+    SetBreakersConformance,
+    RetryAfterConformance,
+    GateWaitConformance,
+    SharedGateConformance,
     LeasedDeadLetterConformance,
     LeasedDeadLetterChanges,
     LeasedDeadLetterElsewhere,
@@ -264,6 +277,7 @@ class StoreConformance(
     GroupConformance,
     GroupCountConformance,
     FeedConformance,
+    FailureEntriesConformance,
     FeedReadingConformance,
     BulkConformance,
     OutcomeConformance,
