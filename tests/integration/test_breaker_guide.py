@@ -12,7 +12,7 @@ SHOWN = "sqlite:///shop.db"
 PRINTED = (
     "payments: network open since ",
     "(3 failures within 1m); 3 items waiting, next probe ",
-    "[4]\n1 half_open\n1\n2\n6 of 10 deliveries failed within 1m\nfingerprint:",
+    "4\n1 half_open\n1\n2\n6 of 10 deliveries failed within 1m\nfingerprint:",
     "['csv']\n['network', 'queue']\n",
     "breaker_opened: network of reports: switch replaced",
     "0\n2\n",

@@ -36,7 +36,7 @@ PAGES_WITH_EXAMPLES = [
     *(
         ROOT / "docs/guides" / f"{name}.md"
         for name in (
-            *("broker", "capture", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks"),
+            *("breakers", "broker", "capture", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks"),
             *("mailboxes", "retries", "server", "tasks", "transactional-enqueue", "workers"),
         )
     ),
