@@ -177,5 +177,3 @@ def test_without_the_bug_nothing_is_found(check: Check, tmp_path: Path) -> None:
     check(stage)
     for broker in stage.opened:
         broker.close()
-
-

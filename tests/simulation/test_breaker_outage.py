@@ -119,9 +119,7 @@ class Throttled:
 
 @pytest.mark.timeout(3600 if THOROUGH else 300)
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_429_stops_the_peer_and_not_the_item(
-    place: Place, concurrency: int, tmp_path: Path, slower: int
-) -> None:
+def test_429_stops_the_peer_and_not_the_item(place: Place, concurrency: int, tmp_path: Path, slower: int) -> None:
     clock, items = FakeClock(), ITEMS // (1 if THOROUGH else slower)
     (broker,) = open_brokers(place(str(tmp_path)), clock, 1)
     broker.create_queue("calls", retry={"attempts": 2}, retry_after="gate")

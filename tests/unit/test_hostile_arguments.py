@@ -170,7 +170,7 @@ _LEASE, _DEAD, _OPERATION = "a lease", "a dead letter", "an operation"
 USES: dict[str, dict[str, Any]] = {
     "create_queue": {"name": "more", "lease_timeout": 5, "max_attempts": 3, "retry": {"attempts": 2}, "feed": "all",
                      "dead_queue": "jobs", "final_errors": ["X"], "error_rules": [], "on_dead": "keep", "search": True,
-                     "redact": {"keys": ["iban"]}},
+                     "retry_after": "delay", "redact": {"keys": ["iban"]}},
     "update_queue": {"name": "jobs", "actor": "ann", "max_size": 100, "keep_dead": "7d"},
     "get_queue": {"name": "jobs"},
     "delete_queue": {"name": "jobs", "confirm": 3, "actor": "ann"},

@@ -91,7 +91,18 @@ def test_words_of_the_page_are_settings() -> None:
 
 
 def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:
-    listed = {"retry", "final_errors", "error_rules", "dead_queue", "on_dead", "search", "feed", "breakers", "redact"}
+    listed = {
+        "retry",
+        "retry_after",
+        "final_errors",
+        "error_rules",
+        "dead_queue",
+        "on_dead",
+        "search",
+        "feed",
+        "breakers",
+        "redact",
+    }
     assert SETTINGS.keys() - RANGES.keys() == listed
 
 

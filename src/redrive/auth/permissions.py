@@ -71,7 +71,6 @@ from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
 from redrive.model.operation import OperationStatus
-from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
 
@@ -190,13 +189,8 @@ def _fixed(place: PermissionScope, *rights: Permission) -> Callable[[Any], _Requ
 
 
 def _settings(call: CreateQueue | UpdateQueue) -> _Requirements:
-    yield RequiredPermission((MANAGE,), QueueRef(call.name))
-    yield from _dead_queues(call.settings)
-
-
-def _dead_queues(settings: QueueSettings) -> _Requirements:
     """Whoever lets the dead of a queue go to another one fills that."""
-    return [RequiredPermission((MANAGE,), QueueRef(name)) for name in settings.dead_queues()]
+    return [RequiredPermission((MANAGE,), QueueRef(name)) for name in (call.name, *call.settings.dead_queues())]
 
 
 def _put(call: Put) -> _Requirements:

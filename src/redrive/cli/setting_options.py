@@ -23,6 +23,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "max_attempts": ("N", "Deliveries an item gets; 0 is unlimited."),
     "max_losses": ("N", "Leases of an item that may run out; 0 is unlimited."),
     "retry": ("", ""),
+    "retry_after": ("MODE", "Where an error says how long to wait: ignore it, delay the item, or gate the queue."),
     "final_errors": ("TYPE,…", "Error types and classes that are never retried."),
     "error_rules": ("", ""),
     "dead_queue": ("QUEUE", "Where dead items go; they stay if there is none."),

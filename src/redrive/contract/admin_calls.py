@@ -61,8 +61,8 @@ class SetBreakers(TaggedStruct, frozen=True):
     that was leased under it. So of many processes one makes a change, and a `Settle` that was judged before is judged
     again, with these breakers in view. Other gates and `paused` do not change. If another gate is given, what can be
     leased now has arrived; otherwise there is a new time to wait for.
-    Each breaker that opens or closes by this (`breaker.breaker_changes`) has an entry in the feed and an audit row, with
-    the actor and the note.
+    Each breaker that opens or closes by this (`breaker.breaker_changes`) has an entry in the feed and an audit row,
+    with the actor and the note.
     """
 
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, Literal, get_args, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -31,6 +31,7 @@ _LARGEST_COUNT = 2**31 - 1
 _MOST_ENTRIES = 1_000
 """Of a list or a table in a setting, which may have no end."""
 _DEFAULT_ROUTE = "default"
+_Choice = TypeVar("_Choice", bound=StrEnum)
 # What settings are called in other programs.
 _FOREIGN_NAMES = {
     "dead_letter_queue": "dead_queue",
@@ -52,6 +53,17 @@ class OnDead(StrEnum):
     """It is removed, with a warning in the log and an audit row."""
 
 
+class RetryAfter(StrEnum):
+    """What follows where a failure says how long the other side asks to wait (`Failure.retry_after`)."""
+
+    IGNORE = "ignore"
+    """Nothing."""
+    DELAY = "delay"
+    """The item waits at least so long before its next try."""
+    GATE = "gate"
+    """The whole queue waits."""
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a queue treats its items. Durations are microseconds; `parse_settings` takes texts such as `30s`."""
 
@@ -63,6 +75,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Leases of an item that may run out; 0 = unlimited."""
     retry: RetryPolicy = RetryPolicy()
     """What happens after a reported failure. Without it the first one is final."""
+    retry_after: RetryAfter | None = None
+    """What follows where an error says how long to wait; unset = delay where retry goes by class or type of the error,
+    else ignore."""
     final_errors: tuple[str, ...] = ()
     """Error types and classes that are never retried."""
     error_rules: tuple[ErrorRule, ...] = ()
@@ -103,6 +118,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def attempts_limit(self) -> int:
         """`max_attempts` with its default; 0 = unlimited."""
         return max(DEFAULT_ATTEMPTS, self.retry.attempts) if self.max_attempts is None else self.max_attempts
+
+    @property
+    def retry_after_mode(self) -> RetryAfter:
+        """`retry_after` with its default."""
+        if self.retry_after is not None:
+            return self.retry_after
+        return RetryAfter.DELAY if self.retry.depends_on_error else RetryAfter.IGNORE
 
     def dead_queues(self) -> Iterator[str]:
         """Every queue that dead items of this one may go to."""
@@ -259,7 +281,9 @@ def _checked(name: str, value: Any) -> Any:
         case "error_rules":
             return _error_rules(name, value)
         case "on_dead":
-            return _on_dead(name, value)
+            return _choice(name, OnDead, value)
+        case "retry_after":
+            return None if value is None else _choice(name, RetryAfter, value)
         case "search":
             return _switch(name, value)
         case "feed":
@@ -308,11 +332,13 @@ def _error_rules(name: str, value: Any) -> tuple[ErrorRule, ...]:
     return rules
 
 
-def _on_dead(name: str, value: Any) -> OnDead:
+def _choice(name: str, choices: type[_Choice], value: Any) -> _Choice:
     try:
-        return OnDead(value)
+        return choices(value)
     except ValueError:
-        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {short_repr(value, 40)}") from None
+        *others, last = choices
+        known = f"{', '.join(others)} or {last}"
+        raise InvalidSetting(name, f"must be {known}, not {short_repr(value, 40)}") from None
 
 
 def _switch(name: str, value: Any) -> bool:

@@ -15,6 +15,7 @@ from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.validation import check_note
+from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.contract.queries import GetLease
 from redrive.errors import InvalidInput, WrongQueue, short_repr
@@ -51,7 +52,7 @@ def fail(
     is_final = flag("final", final)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
-    failure = failure_of(error, queue.settings.error_rules, held.worker)
+    failure = failure_of(error, queue.settings.error_rules, held.worker, core.clock.now())
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
     return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict))
@@ -83,7 +84,8 @@ def bury(
     text = check_note("note", note)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
-    failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
+    rules, now = queue.settings.error_rules, core.clock.now()
+    failure = None if error is None else failure_of(error, rules, held.worker, now)
     return (yield from _settle(core, held, OutcomeKind.BURIED, failure=failure, note=text))
 
 
@@ -107,7 +109,7 @@ def put_failed(
         note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
 
     def judge(queue: Queue) -> Judged:
-        failure = failure_of(error, queue.settings.error_rules, None)
+        failure = failure_of(error, queue.settings.error_rules, None, core.clock.now())
         brought = core.route_verdict(queue, verdict, failure)
         return Judged(failure, brought or judge_first_failure(core, queue, failure, item.overrides))
 
@@ -147,14 +149,16 @@ def put_judged(
 
 
 def failure_of(
-    error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None
+    error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None, now: Instant
 ) -> Failure:
     """What went wrong, from whatever the program has at hand."""
     with checking_input("error"):
         if isinstance(error, Failure):
             return normalize_failure(error)
         if isinstance(error, BaseException):
-            return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
+            return failure_from_exception(
+                error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id(), now=now
+            )
         text = exact_str(error) if isinstance(error, str) else None
     if text is None:
         raise InvalidInput(f"an error is an exception, a text or a Failure, not {short_repr(error, 60)}")

@@ -10,6 +10,7 @@ from redrive.contract import QueueCall
 from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetBreakers, SetPaused, SetSourceQueue, UpdateQueue
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueFull, QueueInUse, StoreUnavailable
+from redrive.model.breaker import breaker_changes, change_record
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -17,7 +18,6 @@ from redrive.model.dead_queue import (
     source_queues_after,
     source_queues_of,
 )
-from redrive.model.breaker import breaker_changes, change_record
 from redrive.model.gate import BREAKER_GATE, gate_named, lease_limit, set_gate
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational import feed, verdicts

@@ -15,6 +15,7 @@ from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_a
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import LeaseState, Record
 from redrive.stores.rules.redrive import check_idempotency_owner
@@ -97,5 +98,5 @@ def _lease(state: State, queue: QueueState, item: Record, worker: str | None, ti
             item.first_leased_at = state.now
     if counts_leases(queue.value.gates):
         queue.value = msgspec.structs.replace(queue.value, gates=count_leases(queue.value.gates, (item.id,)))
-    state.append_event(FeedKind.LEASED, item.queue, item)
+    append_event(state, FeedKind.LEASED, item.queue, item)
     return item.to_lease()

@@ -7,6 +7,7 @@ import msgspec
 from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetBreakers, SetPaused, SetSourceQueue, UpdateQueue
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.model.breaker import breaker_changes, change_record
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -14,9 +15,9 @@ from redrive.model.dead_queue import (
     source_queues_after,
     source_queues_of,
 )
-from redrive.model.breaker import breaker_changes, change_record
 from redrive.model.gate import BREAKER_GATE, gate_named, lease_limit, set_gate
 from redrive.model.queue import Queue, QueueSettings
+from redrive.stores.rules.feed import append_queue_event
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
 
@@ -75,7 +76,7 @@ def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
         state.retimed.add(call.name)
     for opened, breaker in breaker_changes(before.breakers, call.breakers):
         kind, verb, why = change_record(opened, breaker, call.note)
-        state.append_queue_event(kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
+        append_queue_event(state, kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
         state.write_audit(call.actor, verb, call.name, (), 0, f"{breaker.kind}: {why}")
     return queue.value
 

@@ -12,6 +12,7 @@ from redrive.model.gate import close_for_retry_after
 from redrive.model.item import HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.replies import apply_verdict, check_reply, reply_or_refuse
@@ -38,7 +39,7 @@ def complete(state: State, call: Complete) -> Settled:
     if call.result is not None and (call.keep_result is not None or settled.status is not None):
         state.wake_awaiting(item)
     plan.apply()
-    state.append_event(kind, item.queue, item)
+    append_event(state, kind, item.queue, item)
     return settled if call.reply is None else reply_or_refuse(state, item, settled, call.reply)
 
 
@@ -88,7 +89,7 @@ def return_lease(state: State, call: ReturnLease) -> Settled:
                 )
             )
     if call.note is not None:
-        state.append_event(FeedKind.RETURNED, item.queue, item, title=call.note)
+        append_event(state, FeedKind.RETURNED, item.queue, item, title=call.note)
     return return_to_dead(state, item) if was_dead else item.to_settled()
 
 

@@ -1,4 +1,4 @@
-"""Gates of a queue: how many leases it gives, exactly; when it gives them again; and the state of its breakers."""
+"""Gates of a queue: how many leases it gives, exactly, and when it gives them again."""
 
 from __future__ import annotations
 
@@ -7,48 +7,50 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive import Broker, Lease
+from redrive import Lease
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CreateQueue, SetBreakers, SetPaused, UpdateQueue
+from redrive.contract.admin_calls import SetBreakers, SetPaused
 from redrive.contract.item_calls import LeaseByIds, Leased, LeaseItems, ReturnLease, Settle, StaleSettings
-from redrive.contract.queries import GetQueue, ListAudit, ListQueues
-from redrive.errors import QueueGated, QueueNotFound, QueuePaused
+from redrive.contract.queries import GetQueue
+from redrive.errors import QueueGated, QueuePaused
 from redrive.model.breaker import Breaker
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
-from redrive.model.gate import BREAKER_GATE, RETRY_AFTER_GATE, Gate
+from redrive.model.gate import BREAKER_GATE, RETRY_AFTER_GATE, Gate, gate_named
 from redrive.model.item import Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
-from redrive.model.queue import Queue, QueueSettings
-from redrive.testing.conformance.actions import Background, values
-from redrive.testing.conformance.suite import OpenBroker, StoreDriver, StoreSuite, Suite
-from redrive.testing.conformance.wakeups import waiting
-from redrive.testing.fake_clock import FakeClock
+from redrive.model.queue import Queue
+from redrive.testing.conformance.suite import StoreDriver, StoreSuite
 
 
 def after(direct: StoreDriver, seconds: int) -> Instant:
-    """The instant so many seconds from now."""
+    """The instant some seconds from now."""
     return Instant(direct.clock.now() + seconds * SECOND)
 
 
 def close(direct: StoreDriver, seconds: int = 30, allowance: int | None = None, queue: str = "jobs") -> Queue:
-    """Close the gate of the queue's breaker for so many seconds; after that it gives `allowance` leases."""
+    """Close the gate of the queue's breaker for some seconds; after that it gives `allowance` leases."""
     until = after(direct, seconds)
-    return set_breakers(direct, queue=queue, set_gate=True, gate=Gate(BREAKER_GATE, until, allowance))
+    return set_breakers(direct, queue=queue, gate=Gate(BREAKER_GATE, until, allowance))
 
 
 def open_gate(direct: StoreDriver, queue: str = "jobs") -> Queue:
     """Remove the gate of the queue's breaker."""
-    return set_breakers(direct, queue=queue, set_gate=True)
+    return set_breakers(direct, queue=queue, gate=None)
 
 
 def set_breakers(direct: StoreDriver, *breakers: Breaker, queue: str = "jobs", **options: Any) -> Queue:
     """Set the breakers of a queue, and its gate by `options`."""
-    call = SetBreakers(queue, breakers, direct.version(queue), "ada", "open_breaker", **options)
-    changed = direct.do(call)
+    changed = direct.do(change_of(direct.read(GetQueue(queue)), *breakers, **options))
     assert isinstance(changed, Queue), changed
     return changed
+
+
+def change_of(queue: Queue, *breakers: Breaker, actor: str = "ada", **options: Any) -> SetBreakers:
+    """The call that changes the breakers of a queue as it is, and its gate if one, or None, is among the options."""
+    former = gate_named(queue.gates, BREAKER_GATE)
+    return SetBreakers(queue.name, breakers, queue.version, actor, former_gate=former, **{"gate": former, **options})
 
 
 def breaker(kind: str, now: Instant, **options: Any) -> Breaker:
@@ -64,7 +66,7 @@ def look(direct: StoreDriver, limit: int = 1) -> Leased:
 
 
 def refuse(direct: StoreDriver, lease: Lease, seconds: int, kind: OutcomeKind = OutcomeKind.FAILED) -> Any:
-    """End a delivery by a Retry-After of so many seconds."""
+    """End a delivery by a Retry-After."""
     until = after(direct, seconds)
     verdict = RetryVerdict(0, Status.FAILED)
     failure = Failure("HTTPError", "429 Too Many Requests")
@@ -196,7 +198,7 @@ class GateConformance(StoreSuite):
         (id,) = direct.put(b"a")
         now = direct.clock.now()
         until = Instant(now + 30 * SECOND)
-        set_breakers(direct, breaker("queue", now), set_gate=True, gate=Gate(BREAKER_GATE, until))
+        set_breakers(direct, breaker("queue", now), gate=Gate(BREAKER_GATE, until))
         (refusal,) = direct.do(LeaseByIds((id,)))
         assert isinstance(refusal, QueueGated)
         assert (refusal.queue, refusal.until, refusal.reason) == ("jobs", until, "20 failures of queue")
@@ -227,98 +229,7 @@ class GateConformance(StoreSuite):
         assert direct.stats().active == 3
 
 
-class SetBreakersConformance(StoreSuite):
-    """The state of breakers is part of the queue, and changes by version."""
-
-    def test_breakers_are_kept_with_the_queue(self, direct: StoreDriver) -> None:
-        direct.queue()
-        now = direct.clock.now()
-        ids = tuple(direct.put(b"a", b"b"))
-        before = direct.read(GetQueue("jobs"))
-        assert (before.breakers, before.gates) == ((), ())
-        found = (
-            breaker("queue", now, opened_by="ada", is_swept=True),
-            breaker("fingerprint:0123456789abcdef", now, probes=ids, probing_since=now, is_closing=True),
-        )
-        changed = set_breakers(direct, *found)
-        assert changed.breakers == found
-        assert changed.version > before.version
-        assert direct.read(GetQueue("jobs")) == changed
-        assert direct.read(ListQueues()) == (changed,)
-        assert set_breakers(direct, found[1]).breakers == found[1:]
-        assert set_breakers(direct).breakers == ()
-
-    def test_stale_version_changes_nothing(self, direct: StoreDriver) -> None:
-        direct.queue()
-        direct.put(b"a")
-        old = direct.version()
-        now = close(direct)
-        gate = Gate(BREAKER_GATE, Instant(0))
-        stale = direct.do(SetBreakers("jobs", (), old, "ada", "close_breaker", None, True, gate))
-        assert stale == StaleSettings(now)
-        assert direct.read(GetQueue("jobs")) == now
-        assert [entry.verb for entry in direct.read(ListAudit())] == ["open_breaker"]
-
-    def test_of_two_in_one_transaction_the_first_one_wins(self, direct: StoreDriver) -> None:
-        direct.queue()
-        version = direct.version()
-        calls = [SetBreakers("jobs", (), version, who, "open_breaker") for who in ("ada", "bob")]
-        results = direct.commit(*calls).results
-        assert [type(each) for each in results] == [Queue, StaleSettings]
-
-    def test_verdict_that_was_judged_before_is_judged_again(self, direct: StoreDriver) -> None:
-        direct.queue()
-        direct.put(b"a")
-        version, lease = direct.version(), direct.take()
-        now = set_breakers(direct, breaker("network", direct.clock.now()))
-        settle = Settle(lease.token, OutcomeKind.FAILED, RetryVerdict(0, Status.FAILED), version)
-        assert direct.do(settle) == StaleSettings(now)
-        assert direct.get(lease.id).status is Status.ACTIVE
-
-    def test_update_of_settings_keeps_gates_and_breakers(self, direct: StoreDriver) -> None:
-        direct.queue()
-        now = direct.clock.now()
-        gate = Gate(BREAKER_GATE, now, 2)
-        changed = set_breakers(direct, breaker("queue", now), set_gate=True, gate=gate)
-        updated = direct.do(UpdateQueue("jobs", QueueSettings(max_losses=3), changed.version, "ada"))
-        assert (updated.gates, updated.breakers) == (changed.gates, changed.breakers)
-        assert direct.read(GetQueue("jobs")) == updated
-        assert direct.do(CreateQueue("jobs", QueueSettings(max_losses=3))) == updated
-
-    def test_gate_changes_only_where_it_is_named(self, direct: StoreDriver) -> None:
-        direct.queue()
-        gates = close(direct, allowance=2).gates
-        assert set_breakers(direct, breaker("network", direct.clock.now())).gates == gates
-        assert set_breakers(direct).gates == gates
-        assert open_gate(direct).gates == ()
-
-    def test_audit_says_who_did_what_and_why(self, direct: StoreDriver) -> None:
-        direct.queue()
-        direct.do(SetBreakers("jobs", (), direct.version(), "ada", "close_breaker", "the peer is back"))
-        (entry,) = direct.read(ListAudit())
-        assert (entry.actor, entry.verb, entry.queue) == ("ada", "close_breaker", "jobs")
-        assert (entry.ids, entry.count, entry.note) == ((), 0, "the peer is back")
-
-    def test_unknown_queue_is_refused(self, direct: StoreDriver) -> None:
-        assert isinstance(direct.do(SetBreakers("none", (), 1, "ada", "open_breaker")), QueueNotFound)
-
-    def test_what_is_ready_arrives_when_the_gate_opens(self, direct: StoreDriver) -> None:
-        direct.queue()
-        direct.put(b"a", b"b")
-        close(direct, 0, allowance=0)
-        opened = SetBreakers("jobs", (), direct.version(), "ada", "close_breaker", None, True)
-        assert direct.commit(opened).arrivals.get("jobs", 0) >= 2
-
-    def test_new_time_to_wait_for_is_reported(self, direct: StoreDriver) -> None:
-        direct.queue()
-        direct.put(b"a")
-        close(direct, 60)
-        sooner = Gate(BREAKER_GATE, after(direct, 1))
-        commit = direct.commit(SetBreakers("jobs", (), direct.version(), "ada", "open_breaker", None, True, sooner))
-        assert "jobs" in commit.arrivals
-
-
-class RetryAfterConformance(StoreSuite):
+class RetryAfterGateConformance(StoreSuite):
     """A peer that asks to be left alone closes the gate of the queue, for an hour at most."""
 
     def test_gate_closes_with_the_settle(self, direct: StoreDriver) -> None:
@@ -403,129 +314,3 @@ class RetryAfterConformance(StoreSuite):
         settle = Settle(lease.token, OutcomeKind.FAILED, verdict, version, close_until=until)
         assert isinstance(direct.do(settle), StaleSettings)
         assert direct.read(GetQueue("jobs")).gates == ()
-
-
-class GateWaitConformance(StoreSuite):
-    """A waiting worker is woken when a gate opens, by time or by hand."""
-
-    def test_woken_when_the_time_is_over(self, broker: Broker, direct: StoreDriver, clock: FakeClock) -> None:
-        broker.create_queue("jobs")
-        broker.put("jobs", 1)
-        close(direct, 30)
-        worker = waiting(broker, clock)
-        clock.advance("30s")
-        assert values(worker.result()) == [1]
-
-    def test_woken_though_the_item_came_while_it_was_closed(
-        self, broker: Broker, direct: StoreDriver, clock: FakeClock
-    ) -> None:
-        broker.create_queue("jobs")
-        worker = waiting(broker, clock)
-        close(direct, 30)
-        broker.put("jobs", 1)
-        clock.advance("30s")
-        assert values(worker.result()) == [1]
-
-    def test_woken_when_the_gate_is_removed(self, broker: Broker, direct: StoreDriver, clock: FakeClock) -> None:
-        broker.create_queue("jobs")
-        broker.put("jobs", 1)
-        close(direct, 0, allowance=0)
-        worker = waiting(broker, clock)
-        version = broker.get_queue("jobs").version
-        call = SetBreakers("jobs", (), version, "ada", "close_breaker", None, True)
-        broker._core.call(call)
-        assert values(worker.result()) == [1]
-
-    def test_all_that_wait_are_woken_one_after_the_other(
-        self, broker: Broker, direct: StoreDriver, clock: FakeClock
-    ) -> None:
-        broker.create_queue("jobs")
-        broker.put_many("jobs", range(3))
-        close(direct, 30)
-        workers = [waiting(broker, clock) for _ in range(3)]
-        clock.advance("30s")
-        assert sorted(value for each in workers for value in values(each.result())) == [0, 1, 2]
-
-    def test_threads_of_one_broker_share_the_allowance(self, broker: Broker, direct: StoreDriver) -> None:
-        broker.create_queue("jobs")
-        broker.put_many("jobs", range(40))
-        close(direct, 0, allowance=5)
-        workers = [Background(lambda: sum(len(broker.lease("jobs", 2)) for _ in range(5))) for _ in range(4)]
-        assert sum(worker.result() for worker in workers) == 5
-
-    def test_closed_queue_with_due_items_leaves_maintenance_idle(
-        self, broker: Broker, direct: StoreDriver, clock: FakeClock
-    ) -> None:
-        broker.create_queue("jobs")
-        broker.put("jobs", 1, delay="1s")
-        close(direct, 600)
-        clock.advance("1s")
-        broker.run_maintenance()
-        assert broker.run_maintenance().promoted == 0
-        assert broker.lease("jobs") == []
-
-
-class SharedGateConformance(Suite):
-    """Gates among several brokers of one store, and after a restart."""
-
-    def test_allowance_is_exact_among_brokers(self, open_broker: OpenBroker) -> None:
-        self.require("supports_processes")
-        brokers = [open_broker() for _ in range(3)]
-        brokers[0].create_queue("jobs")
-        brokers[0].put_many("jobs", range(20))
-        assert [len(broker.lease("jobs")) for broker in brokers] == [1, 1, 1]
-        self.set_gate(brokers[1], allowance=4)
-        assert [len(brokers[n % 3].lease("jobs")) for n in range(7)] == [1, 1, 1, 1, 0, 0, 0]
-
-    def test_allowance_is_exact_among_threads(self, open_broker: OpenBroker) -> None:
-        self.require("supports_processes")
-        brokers = [open_broker() for _ in range(4)]
-        brokers[0].create_queue("jobs")
-        brokers[0].put_many("jobs", range(60))
-        for allowance in (1, 3, 7):
-            self.set_gate(brokers[0], allowance=allowance)
-            workers = [
-                Background(lambda broker=broker: sum(len(broker.lease("jobs", 2)) for _ in range(5)))  # type: ignore[misc]
-                for broker in brokers
-            ]
-            assert sum(worker.result() for worker in workers) == allowance
-
-    def test_gate_closed_by_one_holds_for_all(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("supports_processes")
-        one, two = open_broker(), open_broker()
-        one.create_queue("jobs")
-        one.put_many("jobs", range(3))
-        (lease,) = two.lease("jobs")
-        StoreDriver(two._core.store, clock).do(
-            Settle(
-                lease.token,
-                OutcomeKind.FAILED,
-                RetryVerdict(0, Status.FAILED),
-                two.get_queue("jobs").version,
-                close_until=Instant(clock.now() + 10 * SECOND),
-            )
-        )
-        assert one.lease("jobs") == []
-        clock.advance("10s")
-        assert len(one.lease("jobs", 5)) == 3
-
-    def test_gates_and_breakers_survive_a_restart(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        self.require("is_durable")
-        with open_broker() as before:
-            before.create_queue("jobs")
-            before.put_many("jobs", range(5))
-            self.set_gate(before, breaker("queue", clock.now()), allowance=3)
-            assert len(before.lease("jobs", 2)) == 2
-            queue = before.get_queue("jobs")
-        with open_broker() as after:
-            assert after.get_queue("jobs") == queue
-            assert len(queue.gates[0].leased) == 2
-            assert len(after.lease("jobs", 5)) == 1
-
-    def set_gate(self, broker: Broker, *breakers: Breaker, allowance: int) -> None:
-        """Give so many leases from now on."""
-        gate = Gate(BREAKER_GATE, Instant(0), allowance)
-        version = broker.get_queue("jobs").version
-        call = SetBreakers("jobs", breakers, version, "ada", "open_breaker", None, True, gate)
-        (changed,) = broker._core.store.commit([call]).results
-        assert isinstance(changed, Queue), changed

@@ -7,6 +7,7 @@ from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLook
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.breaker_probes import BreakerControlConformance, ProbeConformance
+from redrive.testing.conformance.breaker_states import SetBreakersConformance
 from redrive.testing.conformance.breakers import HoldingConformance, OpeningConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
 from redrive.testing.conformance.capture_administration import (
@@ -46,13 +47,7 @@ from redrive.testing.conformance.failure_entries import FailureEntriesConformanc
 from redrive.testing.conformance.failures import FailConformance, HistoryConformance
 from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.find import FilterConformance, PageConformance
-from redrive.testing.conformance.gates import (
-    GateConformance,
-    GateWaitConformance,
-    RetryAfterConformance,
-    SetBreakersConformance,
-    SharedGateConformance,
-)
+from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
@@ -129,6 +124,7 @@ from redrive.testing.conformance.registrations import (
     RegistrationPutsConformance,
 )
 from redrive.testing.conformance.replies import ReplyConformance, ReplyElsewhereConformance
+from redrive.testing.conformance.retry_after import RetryAfterConformance
 from redrive.testing.conformance.retry_archive_edit import (
     ArchiveConformance,
     EditConformance,
@@ -142,6 +138,7 @@ from redrive.testing.conformance.retry_policy import (
     LimitConformance,
 )
 from redrive.testing.conformance.search import SearchConformance
+from redrive.testing.conformance.shared_gates import GateWaitConformance, SharedGateConformance
 from redrive.testing.conformance.shared_stores import (
     CloseConformance,
     DurableConformance,
@@ -177,7 +174,7 @@ class StoreConformance(
     LeaseByIdRefusals,
     GateConformance,
     SetBreakersConformance,
-    RetryAfterConformance,
+    RetryAfterGateConformance,
     GateWaitConformance,
     SharedGateConformance,
     LeasedDeadLetterConformance,
@@ -227,6 +224,7 @@ class StoreConformance(
     CaptureAdministrationConformance,
     GuardConformance,
     MethodGuardConformance,
+    RetryAfterConformance,
     TemplateConformance,
     CaptureHookConformance,
     CaptureArchiveConformance,
