@@ -201,10 +201,14 @@ def change_breakers(
 
 
 def _report_changes(core: Core, before: Queue, after: Queue, actor: str) -> None:
-    """Log and count what opened and closed."""
+    """Log and count what opened and closed. What an operator does is no warning to that operator."""
     for opened, breaker in breaker_changes(before.breakers, after.breakers):
         event = "breaker_opened" if opened else "breaker_closed"
-        _log.warning(event, queue=after.name, breaker=breaker.kind, reason=breaker.reason, actor=actor)
+        fields = {"queue": after.name, "breaker": breaker.kind, "reason": breaker.reason, "actor": actor}
+        if actor == ACTOR:
+            _log.warning(event, **fields)
+        else:
+            _log.info(event, **fields)
         if core.meter is not None:
             core.meter.breaker_changed(after.name, breaker, opened=opened)
 
