@@ -230,7 +230,7 @@ class OperationNotFound(NotFound):
 
 
 class BreakerNotOpen(NotFound):
-    """The breaker is closed already, or there is none of that kind."""
+    """The breaker is closed already, or never was open."""
 
     code = "breaker_not_open"
 

@@ -18,6 +18,7 @@ WAITS_IN_JOBS = {"queue": "jobs", "kind": "queue", "state": "open", "waiting": 2
 def cli(tmp_path: Path) -> Cli:
     cli = Cli(f"sqlite:///{tmp_path}/store.db")
     with cli.broker() as broker:
+        broker.create_queue("morgue-of-jobs")
         broker.create_queue("jobs", retry={"attempts": 3}, dead_queue="morgue-of-jobs")
         broker.create_queue("mails")
         broker.put_many("jobs", [1, 2])
@@ -117,7 +118,6 @@ def test_audit_and_log_of_the_queue_say_who_did_it(cli: Cli) -> None:
 
 def test_dead_groups_mark_those_whose_cause_has_a_breaker(cli: Cli) -> None:
     def die(broker: Any) -> None:
-        kill(broker, "jobs", [], ConnectionError("down"))
         for lease, error in zip(broker.lease("jobs", 2), (ConnectionError("down"), ValueError("bad")), strict=True):
             broker.fail(lease, error, final=True)
 

@@ -45,7 +45,7 @@ def read_common_settings(top: Table) -> dict[str, Any]:
 def read_queue(
     table: Table, folder: str, hidden: Iterable[str], common: Mapping[str, Any]
 ) -> tuple[dict[str, Any], ExternalOptions | None]:
-    """The settings that a table of the file has, as they are written, and how an external queue is listed.
+    """The settings that a table of the file has, unparsed, and how an external queue is listed.
 
     `common`: settings that hold unless the table has others.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from redrive.broker.flow import Flow, run_query
@@ -40,10 +40,14 @@ def list_breakers(core: Core, queue: str | None) -> Flow[tuple[BreakerStatus, ..
         (yield from run_query(ListQueues())) if queue is None else ((yield from get(core, queue)),)
     )
     found: list[BreakerStatus] = []
-    for each in queues:
-        for breaker in sorted(each.breakers, key=lambda breaker: breaker.kind):
-            found.append((yield from _status(core, each, breaker)))
+    for each, breaker in _not_closed(queues):
+        found.append((yield from _status(core, each, breaker)))
     return tuple(found)
+
+
+def _not_closed(queues: Iterable[Queue]) -> Iterator[tuple[Queue, Breaker]]:
+    for queue in queues:
+        yield from ((queue, breaker) for breaker in sorted(queue.breakers, key=lambda breaker: breaker.kind))
 
 
 def list_group_breakers(core: Core, groups: Sequence[Group]) -> Flow[dict[str, tuple[BreakerStatus, ...]]]:
@@ -53,7 +57,7 @@ def list_group_breakers(core: Core, groups: Sequence[Group]) -> Flow[dict[str, t
     """
     queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     found: dict[str, tuple[BreakerStatus, ...]] = {}
-    for queue, breaker in [(queue, breaker) for queue in queues for breaker in queue.breakers]:
+    for queue, breaker in _not_closed(queues):
         of_cause = [group.fingerprint for group in groups if _is_cause(queue, breaker, group)]
         if of_cause:
             status = yield from _status(core, queue, breaker)

@@ -16,7 +16,7 @@ from redrive.store import Durability, Store
 
 
 BREAKER_WARNING = "A circuit breaker is not closed"
-"""So begins what is said of each that is open, half-open or closing."""
+"""The start of the sentence about each that is open, half-open or closing."""
 
 
 class Health(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`redrive breaker list|open|close`: circuit breakers, and how they are opened and closed by hand."""
+"""`redrive breaker list|open|close`: list, open and close circuit breakers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _SHOWN_DIGITS = 8
 def breaker() -> None:
     """Circuit breakers: what is open, open one, close one.
 
-    A breaker opens by itself after too many failures, as the setting `breakers` of its queue says. Then what would fail
-    like that waits, until a probe succeeds.
+    A breaker opens after too many failures, as the setting `breakers` of its queue says. Then what would fail like that
+    waits, until a probe succeeds.
 
     \b
     redrive breaker list                               which are open, why, and how many items wait
@@ -91,7 +91,7 @@ def _row(each: BreakerStatus) -> tuple[object, ...]:
 
 
 def short_kind(kind: str) -> str:
-    """The kind of a breaker as it is printed: of a fingerprint, as many digits as of a group."""
+    """The kind of a breaker to print: of a fingerprint, as many digits as of a group."""
     return kind[: len(fingerprint_kind("")) + _SHOWN_DIGITS] if rule_key(kind) == FINGERPRINT else kind
 
 
@@ -113,10 +113,10 @@ def close_command(each: BreakerStatus) -> str:
 @click.option("--for", "open_for", metavar="TIME", help="Until the first probe. Not given: the rule's open_for, or 30s.")
 @_note_option
 def open_(queue: str, error_class: str | None, fingerprint: str | None, open_for: str | None, note: str | None) -> None:
-    """Open a breaker by hand: of the whole QUEUE, of a --class of errors, or of one --fingerprint.
+    """Open a breaker: of the whole QUEUE, of a --class of errors, or of one --fingerprint.
 
-    After the time given it lets a probe through, and closes if that succeeds. One that is open stays as it is. To stop
-    a queue until you say so, `redrive queue pause` it.
+    After the time given it lets a probe through, and closes if that succeeds. One that is open is not changed. To stop
+    a queue until you resume it: `redrive queue pause`.
     """
     with open_target() as broker:
         kind = _kind(error_class, fingerprint, lambda typed: _group(broker, typed))
@@ -155,20 +155,20 @@ def _kind(error_class: str | None, fingerprint: str | None, whole: Callable[[str
 
 
 def _group(broker: Broker, typed: str) -> str:
-    """The fingerprint of a group of dead letters that begins so. A whole one need not have any."""
+    """The fingerprint of the group of dead letters with these first digits. A whole one need not have any letters."""
     return typed if len(typed) == _FINGERPRINT_DIGITS else selection.fingerprint(broker, typed)
 
 
 class _NotOpen(NotFound):
     def __init__(self, queue: str, fingerprint: str) -> None:
         super().__init__(
-            f"no open breaker of queue '{queue}' is for a fingerprint that begins with '{fingerprint}'\n"
+            f"no open breaker of queue '{queue}' is for a fingerprint with the first digits '{fingerprint}'\n"
             f"  {command_line(f'breaker list {queue}')} shows those that are open"
         )
 
 
 def _open_fingerprint(broker: Broker, queue: str, typed: str) -> str:
-    """The fingerprint of the one open breaker of a queue that begins so."""
+    """The fingerprint of the one open breaker of a queue with these first digits."""
     prefix = fingerprint_kind("")
     kinds = [each.kind for each in broker.list_breakers(queue) if each.kind.startswith(prefix + typed)]
     if not kinds:

@@ -26,12 +26,12 @@ Kind = Annotated[
 
 
 def _queue_if_named(call: ListBreakersCall) -> tuple[str, ...]:
-    """The queue that the call names; of all queues, the answer has those that the caller may look at."""
+    """The queue that the call names; of all queues, the answer has those that the caller may read."""
     return () if call.queue is None else (call.queue,)
 
 
 class ListBreakersCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Breakers that are not closed, of one queue or of all that the caller may look at."""
+    """Breakers that are not closed, of one queue or of all that the caller may read."""
 
     queue: QueueName | None = None
 
@@ -42,17 +42,17 @@ async def list_all(request: Request, call: ListBreakersCall) -> dict[str, Any]:
 
 
 async def breaker_views(request: Request, queue: str | None) -> list[dict[str, Any]]:
-    """Breakers that are not closed, of one queue or of all that the caller may look at."""
+    """Breakers that are not closed, of one queue or of all that the caller may read."""
     return visible_breakers(request, await request.broker.list_breakers(queue))
 
 
 def visible_breakers(request: Request, breakers: Iterable[BreakerStatus]) -> list[dict[str, Any]]:
-    """Those of queues that the caller may look at."""
+    """Those of queues that the caller may read."""
     return [view_of(each) for each in breakers if request.may(Permission.READ, each.queue)]
 
 
 class OpenBreakerCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Open a breaker. One that is open stays as it is."""
+    """Open a breaker. One that is open is not changed."""
 
     queue: QueueName
     kind: Kind = QUEUE
