@@ -58,6 +58,7 @@ call can succeed later without anybody changing anything.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
@@ -315,9 +316,11 @@ class ItemHeld(Refused):
 
     code = "item_held"
 
-    def __init__(self, id: str, held_by: str) -> None:
-        self.id, self.held_by = id, held_by
-        super().__init__(f"item {id} is held by {_show(held_by)}; unhold({_show(held_by)}) lets it go")
+    def __init__(self, id: str, held_by: Sequence[str]) -> None:
+        self.id, self.held_by = id, tuple(held_by)
+        names = [_show(name) for name in self.held_by]
+        calls = ", ".join(f"unhold({name})" for name in names)
+        super().__init__(f"item {id} is held by {' and '.join(names)}; {calls} lets it go")
 
 
 _NEXT_STEP = {

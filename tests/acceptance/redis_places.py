@@ -11,6 +11,7 @@ import redis
 from tests.acceptance.places import EXHAUSTED, TOTALS, Broken, Standing, check_totals
 
 from redrive.model.feed import DEFAULT_FEED_KINDS
+from redrive.model.holder import holder_names
 from redrive.model.item import WAITING_STATUSES, Status
 from redrive.stores.redis.codec import read_record
 from redrive.stores.redis.keys import Keys, short
@@ -18,7 +19,7 @@ from redrive.stores.redis.queue_state import counts_of, decode_queue
 from redrive.stores.redis.tables import decode_feed_entry
 from redrive.stores.rules.record import Record
 
-PLACES = ("ready", "waiting", "leases", "completed", "dead", "archived", "dropped", "held")
+PLACES = ("ready", "waiting", "leases", "completed", "dead", "archived", "dropped")
 NAMED = {"leases": Status.ACTIVE, "completed": Status.COMPLETED, "dead": Status.DEAD}
 DEATH_INDEXES = ("dead_letters", "archived_dead_letters", "group")
 PARTS = "shdwy"
@@ -137,6 +138,13 @@ def _check_places(dump: Dump, items: dict[str, Record]) -> None:
             item.is_dead_letter and item.status in WAITING_STATUSES
         ):  # it waits in a dead queue, whose retention finds it too
             found[body].remove(Place("dead", item.queue, item.deaths[-1].at))
+        holders = {of for of, members in dump.of("held").items() if body in members}
+        if holders != (set(holder_names(item.holders)) if item.is_found_by_holder else set()):
+            raise Broken(f"item {item.id} is held by {item.holders}, and found under {holders}")
+        if item.holders and item.status in WAITING_STATUSES:
+            if found[body]:
+                raise Broken(f"item {item.id} is held, and stands at {found[body]}")
+            continue
         if len(found[body]) != 1:
             raise Broken(f"item {item.id}, {item.status}, is in {len(found[body])} places: {found[body]}")
         (place,) = found[body]
@@ -152,8 +160,6 @@ def _wanted(item: Record, place: Place) -> Place:
         if item.status is status:
             score = item.grant.deadline if item.grant is not None else place.score
             return Place(kind, item.queue, score)
-    if item.held_by is not None:
-        return Place("held", item.held_by, place.score)
     if place.kind == "waiting":
         return Place("waiting", item.queue, item.ready_at)
     if item.status is not Status.PENDING:

@@ -82,7 +82,8 @@ class Twin:
     own_attempts: int | None = None
     own_losses: int | None = None
     own_retry: Retry | None = None
-    held_by: str | None = None
+    holders: dict[str, bool] = field(default_factory=dict)
+    """By name, whether the hold lasts."""
     status: str | None = "pending"
     before_archive: str = ""
     aside_at: int = NEVER
@@ -105,6 +106,13 @@ class Twin:
     died_at: int = NEVER
     was_dead: bool = False
     """Leased although it is dead."""
+
+    @property
+    def held_by(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return tuple(self.holders), tuple(name for name, lasts in self.holders.items() if lasts)
+
+    def keep_lasting_holders(self) -> None:
+        self.holders = {name: True for name, lasts in self.holders.items() if lasts}
 
     @property
     def counters(self) -> tuple[int, ...]:
@@ -232,10 +240,7 @@ class Naive:
         ready = [
             t
             for t in self.items
-            if t.queue == queue
-            and t.status == "pending"
-            and t.held_by is None
-            and t.ready_at <= self.now < t.expires_at
+            if t.queue == queue and t.status == "pending" and not t.holders and t.ready_at <= self.now < t.expires_at
         ]
         return sorted(ready, key=lambda t: t.order)[: self.gates.get(queue, (0, None))[1]]
 
@@ -255,7 +260,7 @@ class Naive:
             return twin.status or "gone"
         if twin.status not in (("pending", "failed", "dead") if include_dead else ("pending", "failed")):
             return "status"
-        if twin.held_by is not None:
+        if twin.holders:
             return "held"
         if twin.status != "dead" and twin.expires_at <= self.now:
             return "status"
@@ -282,7 +287,7 @@ class Naive:
                 self.end(twin, "lost", place=place)
             elif twin.status in ("pending", "failed") and twin.expires_at <= self.now:
                 self.die(twin, "expired", place=place)
-            elif twin.status == "failed" and twin.ready_at <= self.now and twin.held_by is None:
+            elif twin.status == "failed" and twin.ready_at <= self.now and not twin.holders:
                 twin.status = "pending"
 
     def clean(self) -> None:
@@ -385,7 +390,8 @@ class Naive:
         self.totals[twin.queue, "dead"] += 1
         self.totals[twin.queue, "exhausted"] += reason in ("retries_exhausted", "max_attempts")
         twin.died_at = twin.ended_at = self.now
-        twin.deadline, twin.held_by = NEVER, None
+        twin.deadline = NEVER
+        twin.keep_lasting_holders()
         if settings.dead_queue is not None:
             twin.queue, twin.status = settings.dead_queue, "pending"
             twin.attempts = twin.failures = twin.losses = 0
@@ -399,12 +405,13 @@ class Naive:
         keep = self.settings[twin.queue].keep_completed
         self.totals[twin.queue, "completed"] += 1
         twin.status = "completed" if keep else None
-        twin.ended_at, twin.deadline, twin.reason, twin.held_by = self.now, NEVER, None, None
+        twin.ended_at, twin.deadline, twin.reason, twin.holders = self.now, NEVER, None, {}
         twin.was_dead = False
 
     def again(self, twin: Twin, queue: str) -> None:
         """A person brings an item back."""
-        twin.queue, twin.status, twin.reason, twin.held_by, twin.was_dead = queue, "pending", None, None, False
+        twin.queue, twin.status, twin.reason, twin.was_dead = queue, "pending", None, False
+        twin.keep_lasting_holders()
         self.totals[queue, "redriven"] += 1
         twin.attempts = twin.failures = twin.losses = 0
         twin.redrives += 1

@@ -45,7 +45,7 @@ def test_outage_of_an_hour_costs_no_item_its_attempts(place: Place, kind: str, t
     probes, failures = 2, 20
     brokers[0].create_queue(
         "calls",
-        retry={"attempts": 4, "delay": f"{RETRY_DELAY}s"},
+        retry={"attempts": 4, "base": f"{RETRY_DELAY}s"},
         breakers={kind: {"failures": failures, "probes": probes}},
     )
     for start in range(0, items, 1_000):
@@ -79,7 +79,7 @@ def test_other_kinds_keep_their_throughput(place: Place, tmp_path: Path) -> None
     clock = FakeClock()
     (broker,) = open_brokers(place(str(tmp_path)), clock, 1)
     broker.create_queue(
-        "calls", retry={"attempts": 9, "delay": "1s"}, breakers={"network": {"failures": 5, "open_for": "10s"}}
+        "calls", retry={"attempts": 9, "base": "1s"}, breakers={"network": {"failures": 5, "open_for": "10s"}}
     )
     done = []
     for second in range(60):

@@ -279,9 +279,9 @@ class BrokerMachine(RuleBasedStateMachine):
             case "undo":
                 self.undo_drop(pick)
             case "hold":
-                self.hold(pick)
+                self.hold(pick, "breaker" if force else "ann", lasting=force)
             case "unhold":
-                self.unhold()
+                self.unhold("breaker" if force else "ann")
 
     @precondition(lambda self: any(twin.status == "dead" for twin in self.naive.items))
     @rule(pick=picks, redrive=st.booleans())
@@ -367,7 +367,16 @@ class BrokerMachine(RuleBasedStateMachine):
             assert receipt.id == known[0].id
             return
         ready_at = self.naive.now + delay * SECOND
-        twin = Twin(receipt.id, value, queue, priority, ready_at, self.naive.tail(), held_by=held_by, own_expiry=expiry)
+        twin = Twin(
+            receipt.id,
+            value,
+            queue,
+            priority,
+            ready_at,
+            self.naive.tail(),
+            holders={} if held_by is None else {held_by: False},
+            own_expiry=expiry,
+        )
         twin.own_attempts, twin.own_losses, twin.own_retry = limits
         self.naive.put(twin, key)
 
@@ -608,18 +617,20 @@ class BrokerMachine(RuleBasedStateMachine):
             self.naive.restore(twin)
             assert settled.status == twin.status
 
-    def hold(self, pick: int) -> None:
+    def hold(self, pick: int, name: str, *, lasting: bool) -> None:
         twin = chosen(pick, self.naive.items, self.naive.items)
-        applies = twin.status in ("pending", "failed") and twin.held_by is None
+        changes = name not in twin.holders or lasting > twin.holders[name]
+        applies = changes and twin.status in ("pending", "failed")
+        assert self.broker.hold([twin.id], name, lasting=lasting) == applies
         if applies:
-            assert self.broker.hold([twin.id], "breaker") == 1
-            twin.held_by = "breaker"
+            twin.holders[name] = lasting
+            self.tally["held by two"] += len(twin.holders) > 1
 
-    def unhold(self) -> None:
-        held = [twin for twin in self.naive.items if twin.held_by and twin.status in ("pending", "failed")]
-        assert self.broker.unhold("breaker") == len(held)
+    def unhold(self, name: str) -> None:
+        held = [twin for twin in self.naive.items if name in twin.holders and twin.status is not None]
+        assert self.broker.unhold(name) == len(held)
         for twin in held:
-            twin.held_by = None
+            del twin.holders[name]
         self.step()  # whether a failed item that is due becomes pending here or at the next step is left open
 
     # Time, and settings
@@ -673,7 +684,8 @@ class BrokerMachine(RuleBasedStateMachine):
             if twin.status == "archived":
                 assert (item.dead_reason is not None) == self.naive.was_letter(twin), twin
             if twin.status in ("pending", "failed"):
-                assert (item.ready_at, item.held_by) == (twin.ready_at, twin.held_by), twin
+                assert item.ready_at == twin.ready_at, twin
+            assert (item.held_by, item.lasting_holders) == twin.held_by, twin
             if twin.status in ("pending", "failed", "active"):
                 assert (item.expire_deadline or 10**18) == twin.expires_at, twin
             self.tally["failed by its own policy"] += twin.status == "failed" and twin.own_retry is not None

@@ -225,6 +225,7 @@ def by_hand(twins: Twins, pick: random.Random) -> None:
     if not twins.ids[0]:
         return
     positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 1, 3]))]
+    name, lasting = pick.choice("hg"), pick.random() < 0.5
     force, to = pick.random() < 0.3, pick.choice([None, None, "a", "nowhere", "far@there"])
 
     def ids(side: int) -> list[str]:
@@ -240,8 +241,8 @@ def by_hand(twins: Twins, pick: random.Random) -> None:
         "undo": lambda side, broker: broker.undo(ids(side)),
         "fail": lambda side, broker: broker.fail_items(ids(side), "hand", force=force),
         "bury": lambda side, broker: broker.bury_items(ids(side), force=force, note="x"),
-        "hold": lambda side, broker: broker.hold(ids(side), "h"),
-        "unhold": lambda side, broker: broker.unhold("h"),
+        "hold": lambda side, broker: broker.hold(ids(side), name, lasting=lasting),
+        "unhold": lambda side, broker: broker.unhold(name),
     }
     verb = pick.choice(("redrive", "redrive", "drop", "undo", *verbs))
     twins.ask(f"{verb} by hand {positions} force={force} to={to}", verbs[verb])

@@ -23,7 +23,7 @@ DEAD = FilterSubject(
     origin_queue="jobs",
     at=Instant(1_000),
     counters=Counters(deliveries=7, attempts=3, failures=3, redrives=2),
-    held_by="ada",
+    held_by=("ada", "cid"),
     reason=DeadReason.POLICY,
     cause=Cause("f" * 16, "Boom: x", "shop.errors.Boom", ErrorClass.NETWORK),
     headers={"tenant": "a", "zone": "x"},

@@ -400,7 +400,7 @@ def test_names_of_any_kind_of_text_are_kept_as_plain_texts(broker: Broker) -> No
 
     receipt = broker.put(Name("jobs"), 1, headers={Name("a"): Name("b")}, idempotency_key=Name("k"), held_by=Name("h"))
     item = broker.get(Name(receipt.id))
-    texts = [item.queue, item.idempotency_key, item.held_by, *item.headers, *item.headers.values()]
+    texts = [item.queue, item.idempotency_key, *item.held_by, *item.headers, *item.headers.values()]
     assert [type(text) for text in texts] == [str] * 5
 
 

@@ -96,7 +96,7 @@ def test_options_hold_for_one_put(app: App, broker: Broker) -> None:
     assert item.headers == {"from": "test", "task": "work", "keep_result": "2000000"}
     assert item.overrides == Overrides(3, 1, RetryPolicy(2))
     assert (later.headers["a"], later.headers["b"], later.ready_at) == ("1", "2", later.put_at + 600_000_000)
-    assert held.held_by == "me"
+    assert held.held_by == ("me",)
 
 
 @pytest.mark.parametrize(

@@ -295,8 +295,11 @@ def _receive(call: Receive) -> _Requirements:
 
 def _holds(call: Hold | Unhold) -> _Requirements:
     if call.ids is None:
-        return (RequiredPermission((OPERATE,), QueueScope.ALL),)
-    return [RequiredPermission((OPERATE,), ItemRef(id)) for id in call.ids]
+        yield RequiredPermission((OPERATE,), QueueScope.ALL)
+    for id in call.ids or ():
+        yield RequiredPermission((OPERATE,), ItemRef(id))
+    if isinstance(call, Hold) and call.queue_version is not None:
+        yield RequiredPermission((OPERATE,), QueueRef(call.queue_version[0]))
 
 
 def _start(call: StartOperation) -> _Requirements:

@@ -19,7 +19,7 @@ from redrive.cli.output import (
     short,
     table,
 )
-from redrive.model.item import Item, Status
+from redrive.model.item import WAITING_STATUSES, Item, Status
 from redrive.model.payload import is_json
 from redrive.model.text import format_bytes, format_elapsed, format_instant, pluralize
 from redrive.wire.json_views import view_of
@@ -74,8 +74,8 @@ def _what(item: Item) -> str:
     """What there is to know in a line: who has it, what it died of, or else its payload."""
     if item.status is Status.ACTIVE:
         return f"worker {item.worker}" if item.worker else "a worker has it"
-    if item.held_by is not None:
-        return f"held by {item.held_by}"
+    if item.held_by and item.status in WAITING_STATUSES:
+        return f"held by {', '.join(item.held_by)}"
     if item.death is not None and item.status is not Status.COMPLETED:
         return item.death.cause.title
     if item.last_failure is not None:
@@ -151,7 +151,7 @@ def _print_facts(item: Item) -> None:
                 f"{format_instant(item.lease_deadline)} ({ago(item.lease_deadline)})" if item.lease_deadline else None,
             ),
             ("expires", format_instant(item.expire_deadline) if item.expire_deadline else None),
-            ("held by", item.held_by),
+            ("held by", ", ".join(item.held_by)),
             ("moving to", item.moving_to),
             ("priority", item.priority if item.priority != 5 else None),
             *((name, setting_text(value)) for name, value in view_of(item.overrides).items()),

@@ -182,7 +182,7 @@ class ManualChange(TaggedStruct, frozen=True):
     RETRY: pending in place, at the end of the queue. REDRIVE: a dead item in place; a dead letter in a dead queue moves
     to the queue of its last death, under a new id; with `to`, to that queue; `QueueNotFound` if that does not exist,
     and the item stays. Both set attempts, failures and losses to 0, add 1 to redrives, reset the expire deadline, and
-    write a history row with the actor.
+    write a history row with the actor. RETRY, REDRIVE and UNDO end holds that do not last.
     If the item adds to a queue that is full: `QueueFull`. `IdempotencyConflict` if another pending, failed or active
     item of the target queue has its idempotency key, not expired.
     With a payload or headers, REDRIVE archives the item (ARCHIVED in the feed) and puts an edited copy, without former
@@ -209,14 +209,27 @@ class ManualChange(TaggedStruct, frozen=True):
 
 
 class Hold(TaggedStruct, frozen=True):
-    """→ int, how many. Pending and failed items of these ids leave the ready index; others are passed over."""
+    """→ int | StaleSettings. How many were changed: pending and failed items of these ids have one more holder, and are
+    not in the ready index while they have any.
+
+    Passed over are items in other statuses, those that are held by the name already, unless it becomes lasting, and
+    those with MAX_HOLDERS holders. `redrive.model.holder` says what `lasting` means.
+    With `queue_version` nothing is held unless that queue has that version: otherwise StaleSettings, or
+    `QueueNotFound`. So a hold that was decided by the state of a queue never comes after that has changed.
+    """
 
     ids: tuple[ItemId, ...]
     held_by: str
+    lasting: bool = False
+    queue_version: tuple[str, int] | None = None
 
 
 class Unhold(TaggedStruct, frozen=True):
-    """→ int, how many. Items held by that name, of these ids or all (at most MAINTENANCE_BATCH), are held no longer."""
+    """→ int, how many. Items of these ids, or all (at most MAINTENANCE_BATCH), are no longer held by that name.
+
+    They are ready when their last holder is gone, in their old position. Dead and archived items lose it too; those
+    that are moving do not.
+    """
 
     held_by: str
     ids: tuple[ItemId, ...] | None = None

@@ -12,6 +12,7 @@ from redrive.errors import InvalidInput, ItemActive, ItemHeld, ItemMoving, Queue
 from redrive.model.breaker import QUEUE
 from redrive.model.failure import Failure
 from redrive.model.gate import BREAKER_GATE, Gate, opens_at, shut_gate
+from redrive.model.holder import Holders, holder_names
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind, Verdict
@@ -49,6 +50,8 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     """What the history says of the failure beside it."""
     is_plain: bool = False
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
+    hold_is_lasting: bool = False
+    """Whether the hold by `held_by` lasts, as that of Hold(lasting)."""
 
 
 class Put(TaggedStruct, frozen=True, gc=False):
@@ -111,8 +114,9 @@ class LeaseByIds(TaggedStruct, frozen=True):
     An item that is pending or failed is leased, due or not, at any position of its queue; everything else is as with
     LeaseItems. Ids are independent. A former id is resolved to the item; an item that two of the ids mean is leased
     once, and active for the second. Otherwise `ItemNotFound`; `ItemActive`, even if the lease has expired: settle that
-    first; `ItemHeld`; `WrongStatus` for any other status, and for an item that has expired; `QueuePaused`;
-    `QueueGated` while the gates of the queue let no lease through. Leases by id count like all others.
+    first; `ItemHeld`, also for a dead item with lasting holders; `WrongStatus` for any other status, and for an item
+    that has expired; `QueuePaused`; `QueueGated` while the gates of the queue let no lease through. Leases by id count
+    like all others.
     A server may answer for the first ids only: ask again for the rest.
 
     With `include_dead` a dead item is leased too, regardless of its expire deadline and of max_size.
@@ -178,19 +182,21 @@ class Reply(TaggedStruct, frozen=True):
 class Settle(TaggedStruct, frozen=True):
     """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is applied and a history row written.
 
-    Counts one failure (FAILED) or one loss (LOST). RetryVerdict(failed): failed until now + delay.
-    RetryVerdict(pending): pending at the end of the queue from now + delay. Dead: a death record is written; the item
-    moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and redrives,
-    no expiry, and all its history; or stays, with status dead; or is deleted with an audit row. Moves ignore max_size
-    and pause of the target. If `to` is in another store (`name@store`), it keeps its id and its queue, and is moving
-    until FinishMove: with those counters, no expiry and no hold; a dead letter of its queue that cannot be leased or
-    changed. LOST is accepted only while deadline ≤ now, so that an extension always wins; with `worker_is_gone`
-    regardless of the deadline, from a caller that knows that the worker is gone. A failure that comes with a loss is in
-    the history, and is the cause of a death.
+    Counts one failure (FAILED) or one loss (LOST). RETURNED is an uncounted release: attempts is decremented, never
+    below 0, and no failure is counted, although history and feed have the one that comes along; it never brings Dead.
+    RetryVerdict(failed): failed until now + delay. RetryVerdict(pending): pending at the end of the queue from now +
+    delay. Either is held by the names in `held_by` from then on, as by Hold(lasting). Dead: a death record is written;
+    the item moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and
+    redrives, no expiry, and all its history; or stays, with status dead; or is deleted with an audit row. Moves ignore
+    max_size and pause of the target. If `to` is in another store (`name@store`), it keeps its id and its queue, and is
+    moving until FinishMove: with those counters, no expiry and no hold; a dead letter of its queue that cannot be
+    leased or changed. LOST is accepted only while deadline ≤ now, so that an extension always wins; with
+    `worker_is_gone` regardless of the deadline, from a caller that knows that the worker is gone. A failure that comes
+    with a loss is in the history, and is the cause of a death.
     A death of an item that names a queue for replies is answered there (`replies.death_reply`) in the same transaction,
     by whichever call it dies; not a second time if it dies as a dead letter. A refused reply does not refuse the death.
     An item that was leased although it is dead is dead again (LeaseByIds), and Dead says nothing more; `InvalidInput`
-    for a RetryVerdict.
+    for a RetryVerdict, unless it is returned.
     `InvalidInput` if the verdict cannot follow the outcome (`judge.check_verdict`); `QueueNotFound` without `to`.
     With `close_until`, the peer asked to be left alone until then: the gate "retry_after" of the item's queue is closed
     in the same transaction (`gate.close_for_retry_after`). The version stays: no verdict depends on it.
@@ -243,7 +249,7 @@ def check_lease_by_id(
     id: ItemId,
     status: Status,
     worker: str | None,
-    held_by: str | None,
+    holders: Holders,
     expired: bool,
     now: Instant,
 ) -> None:
@@ -253,8 +259,8 @@ def check_lease_by_id(
         raise ItemActive(id, worker)
     if status not in allowed:
         raise WrongStatus(Verb.LEASE.value, id, status.value, allowed)
-    if held_by is not None:
-        raise ItemHeld(id, held_by)
+    if holders:
+        raise ItemHeld(id, holder_names(holders))
     if expired and status is not Status.DEAD:
         raise WrongStatus(Verb.LEASE.value, id, status.value, ("not past their expire deadline",))
     if queue.paused:

@@ -11,6 +11,7 @@ import msgspec
 from redrive.clock import Instant
 from redrive.errors import InvalidInput
 from redrive.model.feed import FeedKind
+from redrive.model.holder import Holders, make_holders
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
@@ -32,7 +33,7 @@ class ArrivalState(msgspec.Struct, frozen=True):
     omitted: int
     """How many entries between those are only counted."""
     expire_deadline: Instant | None
-    held_by: str | None
+    holders: Holders
     needs_room: bool
     """Whether it is refused where max_size is reached."""
     expire_timeout: int | None = None
@@ -70,7 +71,7 @@ def import_state(item: Item, queue: Queue, now: Instant) -> ArrivalState:
         last=last,
         omitted=omitted,
         expire_deadline=item.expire_deadline,
-        held_by=None if status is Status.DEAD else item.held_by,
+        holders=() if status is Status.DEAD else _passing_holders(item),
         needs_room=status in WAITING_STATUSES,
         archived_from=archived_from,
         is_dropped=item.dropped is not None,
@@ -84,6 +85,11 @@ def _status(item: Item) -> Status:
     if item.status is Status.ACTIVE and item.dead_reason is not None:  # leased although it is dead
         return Status.DEAD
     return item.status if item.status in (Status.FAILED, Status.DEAD, Status.ARCHIVED) else Status.PENDING
+
+
+def _passing_holders(item: Item) -> Holders:
+    """The holders that it brings along. What lasts in one store means nothing in another one."""
+    return make_holders(name for name in item.held_by if name not in item.lasting_holders)
 
 
 def _archived_from(item: Item) -> Status:
@@ -200,7 +206,7 @@ def move_arrival_state(move: Move, queue: Queue, came_from: str, here: str, now:
         omitted=item.history_omitted,
         expire_deadline=expire_deadline,
         expire_timeout=move.expire_timeout,
-        held_by=item.held_by,
+        holders=_passing_holders(item),
         home_store=None if home == here else home,
         needs_room=kind is not FeedKind.DEAD and status is not Status.DEAD,
     )

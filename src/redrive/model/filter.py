@@ -62,6 +62,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Have all of these headers with these values."""
     held: bool | None = None
     held_by: str | None = None
+    """This name is among those that hold them."""
     operation: str | None = None
     """Were changed by this operation."""
     ids: tuple[ItemId, ...] | None = None
@@ -103,7 +104,7 @@ class FilterSubject(msgspec.Struct, frozen=True, gc=False):
     """When it died (dead letters), else when it was put. Of an archived item, what retention counts from."""
     counters: Counters
     """For dead letters, archived or not, those at the last death, with the redrives of today."""
-    held_by: str | None = None
+    held_by: tuple[str, ...] = ()
     reason: DeadReason | None = None
     """Of the last death, where it is a dead letter, archived or not."""
     cause: Cause | None = None
@@ -130,8 +131,8 @@ def matches(where: Filter, item: FilterSubject) -> bool:
         and _meets_cause(where, item.cause)
         and _meets_counters(where, item.counters)
         and (where.dropped is None or item.is_dropped is where.dropped)
-        and (where.held is None or (item.held_by is not None) is where.held)
-        and (where.held_by is None or item.held_by == where.held_by)
+        and (where.held is None or bool(item.held_by) is where.held)
+        and (where.held_by is None or where.held_by in item.held_by)
         and meets_headers(where, item.headers)
     )
 

@@ -187,7 +187,10 @@ class Item(msgspec.Struct, frozen=True):
     ready_at: Instant | None = None
     """From when it may be leased (pending, failed)."""
     expire_deadline: Instant | None = None
-    held_by: str | None = None
+    held_by: tuple[str, ...] = ()
+    """The names that keep it from being leased. Of a dead or archived item, those that will when it is brought back."""
+    lasting_holders: tuple[str, ...] = ()
+    """Those of them that last until they are taken away, whatever happens to the item in its store."""
     worker: str | None = None
     """Who holds the lease (active)."""
     lease_deadline: Instant | None = None

@@ -15,6 +15,7 @@ from redrive.errors import InvalidInput, InvalidSetting, short_repr
 from redrive.model.death import DeadReason
 from redrive.model.duration import MAX_DURATION, Duration, DurationInput, parse_duration
 from redrive.model.failure import Failure
+from redrive.model.holder import check_holder_names
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Counters, Overrides, Status
 from redrive.model.limits import check_address
 from redrive.model.queue import OnDead, QueueSettings, RetryAfter
@@ -30,6 +31,8 @@ class OutcomeKind(StrEnum):
     """The lease ran out."""
     RELEASED = "released"
     """The worker gave the item back after it ran: counted."""
+    RETURNED = "returned"
+    """The worker gave the item back: not counted, neither as an attempt nor as a failure."""
     EXPIRED = "expired"
     """The expire deadline passed while nobody worked on it."""
     BURIED = "buried"
@@ -41,6 +44,8 @@ class RetryVerdict(msgspec.Struct, frozen=True, tag=True):
 
     delay: int = 0
     status: Status = Status.PENDING
+    held_by: tuple[str, ...] = ()
+    """Names that hold it from then on, lastingly (`redrive.model.holder`)."""
 
     @classmethod
     def after(cls, delay: DurationInput) -> RetryVerdict:
@@ -73,6 +78,8 @@ def count_outcome(counters: Counters, outcome_kind: OutcomeKind) -> Counters:
             return msgspec.structs.replace(counters, failures=counters.failures + 1)
         case OutcomeKind.LOST:
             return msgspec.structs.replace(counters, losses=counters.losses + 1)
+        case OutcomeKind.RETURNED:
+            return msgspec.structs.replace(counters, attempts=max(0, counters.attempts - 1))
         case _:
             return counters
 
@@ -81,6 +88,7 @@ RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
     OutcomeKind.FAILED: (Status.FAILED, Status.PENDING),
     OutcomeKind.LOST: (Status.PENDING,),
     OutcomeKind.RELEASED: (Status.PENDING,),
+    OutcomeKind.RETURNED: (Status.PENDING,),
     OutcomeKind.EXPIRED: (),
     OutcomeKind.BURIED: (),
 }
@@ -92,14 +100,18 @@ def check_verdict(queue: str, outcome_kind: OutcomeKind, verdict: Verdict, *, wa
 
     One that `was_dead` when it was leased is dead again, wherever the verdict sends it.
     """
+    if isinstance(verdict, RetryVerdict) and verdict.held_by:
+        check_holder_names(verdict.held_by)
     match verdict:
-        case RetryVerdict() if was_dead:
+        case RetryVerdict() if was_dead and outcome_kind is not OutcomeKind.RETURNED:
             raise InvalidInput("an item that was leased although it is dead is dead again; redrive it to try it again")
         case _ if was_dead:
             return
         case RetryVerdict(status=status):
             if status not in RETRY_STATUSES[outcome_kind]:
                 raise InvalidInput(f"an item that is {outcome_kind} cannot be made {status} by a verdict")
+        case Dead() if outcome_kind is OutcomeKind.RETURNED:
+            raise InvalidInput("an item that is returned, not counted, does not die of it")
         case Dead(to=to):
             if to == queue:
                 raise InvalidSetting("dead_queue", "cannot reference itself")
@@ -126,6 +138,8 @@ def judge(
     """
     if dead_reason is not None:
         return Dead(dead_reason)
+    if outcome_kind is OutcomeKind.RETURNED:
+        return RetryVerdict(delay)
     settings = settings_for(settings, overrides)
     reason = _cause_of_death(settings, outcome_kind, counters, failure, expired)
     if reason is not None:
@@ -172,7 +186,9 @@ def check_custom_verdict(verdict: object) -> Verdict:
     Nothing but its type was promised until here.
     """
     match verdict:
-        case RetryVerdict(delay, status):
+        case RetryVerdict(delay, status, held_by):
+            if held_by != ():
+                raise InvalidInput("the verdict of a program holds nothing; hold the item with hold()")
             if delay.__class__ is not int or not 0 <= delay <= MAX_DURATION:
                 raise InvalidInput(
                     f"a verdict has a delay from 0 microseconds to 100 years, not {short_repr(delay, 40)}"

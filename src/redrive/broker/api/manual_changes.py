@@ -176,12 +176,19 @@ class ManualChangeMethods(BrokerBase):
         """Make items dead that nobody works on."""
         return self._run(manual_changes.change_with_verdict(self._core, Verb.BURY, ids, actor, force, note=note))
 
-    def hold(self, ids: Sequence[str], held_by: str) -> int:
-        """Keep pending and failed items from being leased until `unhold`. Returns how many."""
-        return self._run(manual_changes.hold(ids, held_by))
+    def hold(self, ids: Sequence[str], held_by: str, *, lasting: bool = False) -> int:
+        """Keep items from being leased until `unhold`, under a name: pending and failed ones. Returns how many.
+
+        An item may be held by up to 16 names, and can be leased when none is left. A retry, redrive or death ends a
+        hold, unless it is `lasting`.
+        """
+        return self._run(manual_changes.hold(ids, held_by, lasting))
 
     def unhold(self, held_by: str, ids: Sequence[str] | None = None) -> int:
-        """Let items be leased again that were held under this name: these, or all. Returns how many."""
+        """Take this name from the holders of items: these, or all. What no other name holds can be leased again.
+
+        Returns how many items it held.
+        """
         return self._run(manual_changes.unhold(held_by, ids))
 
     def import_items(

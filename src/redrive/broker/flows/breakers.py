@@ -314,20 +314,20 @@ def enforce(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
 def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
     """Hold items whose last failure is of the breaker's kind. Each process looks for them once after an opening."""
     sweep = core.breakers.sweeps.setdefault((queue.name, breaker.kind, breaker.opened_at), Sweep())
-    held = 0
+    holder, held = breaker.holder(queue.name), 0
     for _ in range(_PAGES):
         if not sweep.statuses:
             break
         status = sweep.statuses[-1]
-        where = Filter(
-            queue=queue.name, status=status, held=False, min_attempts=1 if status is Status.PENDING else None
-        )
+        where = Filter(queue=queue.name, status=status, min_attempts=1 if status is Status.PENDING else None)
         page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, sweep.cursor))
         ids = tuple(
-            item.id for item in page.items if breaker.matches(item.last_failure) and item.id not in breaker.probes
+            item.id
+            for item in page.items
+            if breaker.matches(item.last_failure) and holder not in item.held_by and item.id not in breaker.probes
         )
         if ids:
-            call = Hold(ids, breaker.holder(queue.name), lasting=True, queue_version=(queue.name, queue.version))
+            call = Hold(ids, holder, lasting=True, queue_version=(queue.name, queue.version))
             result: int | StaleSettings = yield from commit_call(call)
             if isinstance(result, StaleSettings):
                 break

@@ -23,6 +23,7 @@ from redrive.model.caller_input import checking_input, flag
 from redrive.model.death import Cause
 from redrive.model.failure import MAX_TITLE_CHARS, normalize_failure
 from redrive.model.filter import Filter, Order
+from redrive.model.holder import check_holder_names
 from redrive.model.ids import parse_id
 from redrive.model.item import Counters, Death, HistoryEntry, Item, Result
 from redrive.model.limits import (
@@ -56,7 +57,7 @@ _INSTANTS = (
     "ended_at",
     "moving_since",
 )
-_LABELS = ("held_by", "worker", "idempotency_key", "content_type")
+_LABELS = ("worker", "idempotency_key", "content_type")
 _replace = msgspec.structs.replace
 
 
@@ -82,6 +83,8 @@ def checked_item(item: Item) -> Item:
     for name in _LABELS:
         if getattr(item, name) is not None:
             check_label(name, getattr(item, name))
+    check_holder_names(item.held_by)
+    check_holder_names(item.lasting_holders)
     _check_counters(item.counters)
     check_overrides(item.overrides)
     check_integer("history_omitted", item.history_omitted, 0, MAX_COUNT)
@@ -309,6 +312,8 @@ def decode_line(number: int, line: bytes | str) -> Item | None:
             return None
         if bytes(fields.pop("redacted", b"false")) == b"true":
             raise InvalidInput("its secrets were hidden by the export; export again with redacted=False")
+        if bytes(fields.get("held_by", b"")).startswith(b'"'):  # lines of a Redrive that knew one holder
+            fields["held_by"] = msgspec.Raw(b"[%b]" % bytes(fields["held_by"]))
         return checked_item(_item_of(_encode({**fields, "payload": b64encode(_payload_of(fields)).decode()})))
     except (msgspec.MsgspecError, ValueError, UnicodeError, RecursionError, RedriveError) as error:
         raise InvalidInput(f"line {number}: {error}") from None

@@ -103,9 +103,10 @@ def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
     return id
 
 
-def hold(ids: Sequence[str], held_by: str) -> Flow[int]:
+def hold(ids: Sequence[str], held_by: str, lasting: bool) -> Flow[int]:
     """Keep items out of the ready index."""
-    held: int = yield from commit_call(Hold(checked_ids(ids), check_label("held_by", held_by)))
+    call = Hold(checked_ids(ids), check_label("held_by", held_by), flag("lasting", lasting))
+    held: int = yield from commit_call(call)
     return held
 
 

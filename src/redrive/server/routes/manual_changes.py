@@ -103,10 +103,11 @@ class HoldCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ids: Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
     held_by: Label
+    lasting: Annotated[bool, msgspec.Meta(description="Keep the hold through retries, redrives and deaths.")] = False
 
 
 class UnholdCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Items that are held no longer: these, or all that are held under the name."""
+    """Items that the name holds no longer: these, or all that it holds."""
 
     held_by: Label
     ids: Annotated[list[ItemIdText] | None, msgspec.Meta(description="None: all of them.")] = None
@@ -122,7 +123,7 @@ async def hold(request: Request, call: HoldCall) -> Changed:
     """Keep items from being leased."""
     check_batch(request, len(call.ids))
     await check_items(request, Permission.OPERATE, call.ids)
-    return Changed(await request.broker.hold(call.ids, call.held_by))
+    return Changed(await request.broker.hold(call.ids, call.held_by, lasting=call.lasting))
 
 
 async def unhold(request: Request, call: UnholdCall) -> Changed:

@@ -26,7 +26,7 @@ from redrive.model.payload import check_headers
 from redrive.server.validation import values
 
 _replace = msgspec.structs.replace
-_SETTLED_BY = frozenset({OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RELEASED, OutcomeKind.BURIED})
+_SETTLED_BY = frozenset(OutcomeKind) - {OutcomeKind.EXPIRED}
 
 
 def put(call: Put) -> Put:

@@ -82,6 +82,9 @@ def hold(call: Hold) -> Hold:
     """Out of the ready index."""
     values.ids(call.ids)
     check_label("held_by", call.held_by)
+    if call.queue_version is not None:
+        values.queue(call.queue_version[0])
+        values.version(call.queue_version[1])
     return call
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+import msgspec
+
 from redrive.broker.validation import check_integer
 from redrive.errors import InvalidDuration, InvalidInput, PayloadTooLarge
 from redrive.model.duration import MAX_DURATION
 from redrive.model.failure import Failure, normalize_failure
+from redrive.model.holder import check_holder_names
 from redrive.model.ids import MAX_NUMBER, ItemId, Token, parse_id, parse_token
 from redrive.model.item import Result
-from redrive.model.judge import Verdict, check_custom_verdict
+from redrive.model.judge import RetryVerdict, Verdict, check_custom_verdict
 from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_label, check_name
+
+_replace = msgspec.structs.replace
 
 
 @lru_cache(maxsize=4096)
@@ -81,7 +86,11 @@ def many(what: str, count: int, largest: int = MAX_BATCH) -> None:
 
 def verdict(brought: Verdict) -> Verdict:
     """A verdict, as every store can carry it out."""
-    return check_custom_verdict(brought)
+    held_by = brought.held_by if isinstance(brought, RetryVerdict) else ()
+    if not held_by:
+        return check_custom_verdict(brought)
+    check_holder_names(held_by)  # brokers name breakers, which programs do not
+    return _replace(check_custom_verdict(_replace(brought, held_by=())), held_by=held_by)
 
 
 def failure(brought: Failure | None) -> Failure | None:

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from redrive.clock import Instant
 from redrive.errors import SchemaTooNew, SchemaTooOld, StoreUnavailable
+from redrive.model.holder import SEVERAL
 from redrive.model.ids import NUMBERS_PER_MICROSECOND
 from redrive.stores.postgres.session import Connection
 from redrive.stores.relational.low_water_marks import KINDS
@@ -171,6 +172,20 @@ _ADD_TOTALS = "".join(
     for column in ("redriven_total", "archived_total", "exhausted_total", "captured_total")
 )
 
+_ADD_HOLDERS = f"""
+CREATE TABLE redrive_holder (
+    item_no BIGINT NOT NULL, namespace BIGINT NOT NULL, name {_TEXT} NOT NULL, PRIMARY KEY (item_no, name)
+);
+CREATE INDEX redrive_holder_name ON redrive_holder (namespace, name);
+DROP INDEX redrive_scheduled_held;
+ALTER TABLE redrive_finished ALTER COLUMN held_by TYPE {_TEXT};
+""" + "".join(
+    f"""
+UPDATE {table} SET held_by = '[' || to_json(held_by)::text || ',false]' WHERE substr(held_by, 1, 1) = '[';
+CREATE INDEX {table}_held ON {table} (held_by) WHERE substr(held_by, 1, 2) <> '{SEVERAL}';"""
+    for table in ("redrive_scheduled", "redrive_finished")
+)
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such schemas are refused."""
 MIGRATIONS = (
@@ -182,6 +197,7 @@ MIGRATIONS = (
     _ADD_TOTALS,
     "",  # no table changes, but a Redrive that does not know dropped items must not read them
     "ALTER TABLE redrive_queue ADD COLUMN gates TEXT, ADD COLUMN breakers TEXT",
+    _ADD_HOLDERS,
 )
 """The first creates schema FIRST; each of the others takes the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1

@@ -15,6 +15,7 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
+from redrive.model.holder import Holder, Holders
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
 from redrive.stores.redis.keys import digits, long, short
@@ -54,8 +55,8 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     """status"""
     e: int | None = None
     """expire_deadline"""
-    h: str | None = None
-    """held_by"""
+    h: str | Holders | None = None
+    """holders; only the name of one that does not last"""
     d: int = 0
     """deliveries"""
     a: int = 0
@@ -182,7 +183,7 @@ def encode_state(item: Record) -> bytes:
         n=short(item.seq),
         r=item.ready_at,
         e=item.expire_deadline,
-        h=item.held_by,
+        h=encode_held(item.holders),
         d=counters.deliveries,
         a=counters.attempts,
         f=counters.failures,
@@ -232,7 +233,7 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Rec
         ready_at=Instant(state.r),
         expire_timeout=content.expire_timeout,
         expire_deadline=_instant(state.e),
-        held_by=state.h,
+        holders=_holders(state.h),
         idempotency_key=content.idempotency_key,
         overrides=content.overrides,
         source_id=None if state.S is None else ItemId(state.S),
@@ -274,6 +275,19 @@ def _lease_state(id: ItemId, state: ItemState) -> LeaseState | None:
     if state.t is None:
         return None
     return LeaseState(Token(id + state.t), state.w, Instant(state.L), Instant(state.D), state.R)
+
+
+def encode_held(holders: Holders) -> str | Holders | None:
+    """Return holders as `h` of a state has them, in which scripts find the names."""
+    if not holders:
+        return None
+    return holders[0].name if len(holders) == 1 and not holders[0].is_lasting else holders
+
+
+def _holders(held: str | Holders | None) -> Holders:
+    if held is None:
+        return ()
+    return (Holder(held),) if isinstance(held, str) else held
 
 
 def _instant(value: int | None) -> Instant | None:

@@ -16,11 +16,12 @@ from redrive.contract import Call
 from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
 from redrive.errors import InvalidName, RedriveError
+from redrive.model.holder import MAX_HOLDERS, Holder, add_lasting
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id_suffix, parse_token
 from redrive.model.item import HistoryEntry, HistoryEvent
 from redrive.model.judge import RETRY_STATUSES, RetryVerdict
-from redrive.stores.redis.codec import encode, encode_entry_details, encode_new_content
-from redrive.stores.redis.keys import digits, short
+from redrive.stores.redis.codec import encode, encode_entry_details, encode_held, encode_new_content
+from redrive.stores.redis.keys import FORMAT, digits, short
 from redrive.stores.redis.redis_client import Part
 
 KINDS = "peml"
@@ -34,8 +35,8 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict(status=status), outcome_kind=outcome_kind, close_until=None):
-            return status in RETRY_STATUSES[outcome_kind]
+        case Settle(verdict=RetryVerdict(status=status, held_by=held_by), outcome_kind=outcome_kind, close_until=None):
+            return status in RETRY_STATUSES[outcome_kind] and len(held_by) <= MAX_HOLDERS
         case Put():
             return _is_fast_put(call)
         case Complete(puts=puts, reply=None):
@@ -89,7 +90,8 @@ class FastPathBatch:
 
     def arguments(self, root: str, now: Instant | None) -> list[Part]:
         """Return what the script is given after its keys."""
-        return [root, encode({"t": now or 0, "w": self._has_puts_among_others(), **self._encoded}), *self._args]
+        of_all = {"t": now or 0, "w": self._has_puts_among_others(), "v": FORMAT}
+        return [root, encode({**of_all, **self._encoded}), *self._args]
 
     def put_at(self, position: int) -> Put:
         """Return the put at this position."""
@@ -184,6 +186,7 @@ class FastPathBatch:
                         verdict.delay,
                     ),
                     *(self._history(entry), _feed_details(call), call.worker_is_gone),
+                    encode_held(add_lasting((), verdict.held_by)) or False,
                 )
             case ReturnLease():
                 entry = HistoryEntry(Instant(0), HistoryEvent.RETURNED, "", 0, note=call.note)
@@ -237,7 +240,7 @@ def _options(new: NewItem) -> dict[str, Any] | None:
     if new.expire_timeout is not None:
         options["x"] = new.expire_timeout
     if new.held_by is not None:
-        options["h"] = new.held_by
+        options["h"] = encode_held((Holder(new.held_by, new.hold_is_lasting),))
     if new.idempotency_key is not None:
         options["k"] = new.idempotency_key
         options["g"] = hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).hexdigest()

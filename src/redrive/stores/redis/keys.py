@@ -31,7 +31,7 @@ The names of keys that every item has are short. Fields of `s:B` are in `codec.p
 | `dead_letters:Q`, `archived_dead_letters:Q` | sorted sets | body by the number of the death or the archiving |
 | `groups:Q` | hash | fingerprint → count, first, last, hours |
 | `group:Q:F` | sorted set | dead letters with fingerprint F: body by the number of the death |
-| `held:NAME` | sorted set | held items: body by the number of the id |
+| `held:NAME` | sorted set | items with this holder: body by the number of the id |
 | `moving:TO`, `move_targets` | sorted set, hash | items moving to another store, as they left; count by target |
 | `open_moves:Q@STORE` | sorted set | ids that STORE may still have of items that came to Q |
 | `open_move_stores:Q` | set | the stores of these keys |
@@ -56,10 +56,11 @@ from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
 FIRST_FORMAT = 3
 """The first format that a store opens."""
-FORMAT = 6
+FORMAT = 7
 """Version of the keys and values of a namespace. Format 4 adds dead items that are leased (`R` in `s:B`), format 5
-archived items that are dropped (`dropped:Q`) or were no dead letters, format 6 queues with gates or breakers. An older
-namespace gets it with the first of them: a Redrive that does not know them no longer opens it then."""
+archived items that are dropped (`dropped:Q`) or were no dead letters, format 6 queues with gates or breakers, format 7
+several holders of an item and lasting ones (`h` in `s:B`). An older namespace gets it with the first of them: a Redrive
+that does not know them no longer opens it then."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
 """Bits of a number in an id that it does not have in Redis."""
 RANKS = range(10)

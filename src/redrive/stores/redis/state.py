@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from redrive.contract.queries import AuditEntry
 from redrive.model.filter import Filter, Order
+from redrive.model.holder import holder_names
 from redrive.model.ids import ItemId
-from redrive.model.item import WAITING_STATUSES, Status
+from redrive.model.item import Status
 from redrive.model.limits import make_address
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.redis.codec import encode
@@ -106,7 +107,8 @@ class RedisState(State):
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
         stored = self._session.first_items(self._held_key(held_by), limit)
         items = {item.id: item for item in (*stored, *self._newly_held)}
-        return [id for id, item in items.items() if item.held_by == held_by and item.status in WAITING_STATUSES][:limit]
+        found = (item for item in items.values() if item.is_found_by_holder)
+        return [item.id for item in found if held_by in holder_names(item.holders)][:limit]
 
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
         words = where.words is not None
@@ -209,7 +211,7 @@ class RedisState(State):
         items = self._session.removed_items(keys.of("removed", number), limit)
         for item in items:
             self._session.write("ZREM", keys.of("removed", number), digits(body_of(item.ids[0])))
-            if item.held_by is not None and item.status in WAITING_STATUSES:
+            if item.is_found_by_holder:
                 self._unfile_held(item)
             if item.route is not None:
                 self._unfile_moving(item)
@@ -252,13 +254,13 @@ class RedisState(State):
         return self._last
 
     def _file_held(self, item: Record) -> None:
-        assert item.held_by is not None
         self._newly_held.append(item)
-        self._session.write("ZADD", self._held_key(item.held_by), short(item.number), digits(body_of(item.ids[0])))
+        for name, _ in item.holders:
+            self._session.write("ZADD", self._held_key(name), short(item.number), digits(body_of(item.ids[0])))
 
     def _unfile_held(self, item: Record) -> None:
-        assert item.held_by is not None
-        self._session.write("ZREM", self._held_key(item.held_by), digits(body_of(item.ids[0])))
+        for name, _ in item.holders:
+            self._session.write("ZREM", self._held_key(name), digits(body_of(item.ids[0])))
 
     def _file_moving(self, item: Record) -> None:
         assert item.route is not None

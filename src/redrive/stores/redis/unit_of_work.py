@@ -22,6 +22,7 @@ from redrive.stores.redis.codec import (
     encode,
     encode_content,
     encode_entry,
+    encode_held,
     encode_state,
     read_record,
     read_words,
@@ -202,7 +203,8 @@ class Session:
         state = encode_state(item)
         if state != loaded.state:
             self.write("SET", self.keys.of("s", body), state)
-            if item.was_dead or (item.status is Status.ARCHIVED and (item.is_dropped or item.death is None)):
+            archived = item.status is Status.ARCHIVED and (item.is_dropped or item.death is None)
+            if item.was_dead or archived or isinstance(encode_held(item.holders), tuple):
                 self.write("HSET", self.keys.meta, "format", FORMAT)
         self._write_history(self.keys.of("h", body), item, loaded)
         for death in item.deaths[loaded.deaths :]:

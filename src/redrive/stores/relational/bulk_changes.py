@@ -34,7 +34,7 @@ BULK_THRESHOLD = 4
 
 _ENDED = """
     SELECT e.item_no, i.id_suffix, e.queue, e.death_no, e.entries, e.dead_reason, i.expire_timeout,
-        i.source_id IS NULL, i.idempotency_key IS NULL, e.status, e.archived_from,
+        i.source_id IS NULL, i.idempotency_key IS NULL, e.held_by IS NULL, e.status, e.archived_from,
         e.deliveries, e.attempts, e.failures, e.losses, e.redrives
     FROM redrive_finished AS e CROSS JOIN redrive_item AS i ON i.item_no = e.item_no WHERE e.item_no IN carray(?)"""
 _READY = f"""
@@ -94,6 +94,7 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
     expire_timeout: int | None
     unmoved: bool
     keyless: bool
+    unheld: bool
     status: str
     archived_from: str | None
     deliveries: int
@@ -172,6 +173,8 @@ def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
 
 def _is_plain(batch: Batch, action: ManualAction, item: UniformItem) -> bool:
     """Return whether only its status decides how it is changed."""
+    if not item.unheld:
+        return False
     match action.verb:
         case Verb.PURGE:
             return item.status in (Status.ARCHIVED, DROPPED)
@@ -300,12 +303,12 @@ _STANDING = """
     FROM carray(?) AS c CROSS JOIN redrive_finished AS e ON e.item_no = c.value
     CROSS JOIN redrive_item AS i ON i.item_no = e.item_no"""
 _PLAIN = {
-    Verb.RETRY: "e.status = 'dead' AND i.idempotency_key IS NULL",
+    Verb.RETRY: "e.status = 'dead' AND e.held_by IS NULL AND i.idempotency_key IS NULL",
     # One that was never moved died where it is; another one may have to go back to where it died.
-    Verb.REDRIVE: "e.status = 'dead' AND i.idempotency_key IS NULL AND i.source_id IS NULL",
+    Verb.REDRIVE: "e.status = 'dead' AND e.held_by IS NULL AND i.idempotency_key IS NULL AND i.source_id IS NULL",
     Verb.ARCHIVE: "e.status = 'dead'",
     Verb.RESTORE: "e.status = 'archived' AND e.archived_from = 'dead'",
-    Verb.PURGE: "true",
+    Verb.PURGE: "e.held_by IS NULL",
 }
 """The status of items for which only that decides how a verb changes them."""
 

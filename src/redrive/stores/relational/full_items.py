@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.holder import holder_names, lasting_holders
 from redrive.model.ids import ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Death, HistoryEntry, Item, Overrides, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -124,7 +125,8 @@ def _full_item(
         counters=item_row.counters,
         ready_at=item_row.ready_at if working else None,
         expire_deadline=item_row.expire_deadline,
-        held_by=item_row.held_by,
+        held_by=holder_names(item_row.holders),
+        lasting_holders=holder_names(lasting_holders(item_row.holders)),
         worker=item_row.worker,
         lease_deadline=item_row.deadline,
         first_leased_at=item_row.first_leased_at,

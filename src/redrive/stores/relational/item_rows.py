@@ -16,6 +16,7 @@ from redrive.errors import RedriveError
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
+from redrive.model.holder import Holders, decode_holders, encode_holders
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -57,7 +58,7 @@ class ItemRow(msgspec.Struct):
     """The number of its last death, while it is a dead letter or archived."""
     ready: bool = False
     """It is in redrive_ready."""
-    held_by: str | None = None
+    holders: Holders = ()
     token: int | None = None
     deadline: Instant | None = None
     leased_at: Instant | None = None
@@ -114,6 +115,7 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
 _INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
+_INSERT_HOLDER = "INSERT INTO redrive_holder (item_no, namespace, name) VALUES (?, ?, ?)"
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
 _INSERT_MOVING = (
     "INSERT INTO redrive_moving (item_no, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
@@ -249,7 +251,7 @@ def _ready(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> Item
 
 def _scheduled(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
     item_row = ItemRow(item_no, id_suffix, queue, Status(row[0]), *row[2:])
-    item_row.held_by = row[1]
+    item_row.holders = decode_holders(row[1])
     return item_row
 
 
@@ -258,7 +260,7 @@ def _finished(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> I
     dropped = status == DROPPED
     item_row = ItemRow(item_no, id_suffix, queue, Status.ARCHIVED if dropped else Status(status), *row[7:])
     item_row.ended_at, item_row.dropped_at = (None, ended_at) if dropped else (ended_at, None)
-    item_row.held_by = held_by
+    item_row.holders = decode_holders(held_by)
     item_row.result = None if result is None else Result(result, result_type)
     item_row.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
     item_row.archived_from = None if archived_from is None else Status(archived_from)
@@ -293,6 +295,8 @@ def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
 def delete_row(batch: Batch, item_row: ItemRow) -> None:
     """Delete the state row of an item."""
     batch.count_status(item_row.queue, item_row.status, -1)
+    if _listed_holders(item_row):
+        batch.write("DELETE FROM redrive_holder WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
     if item_row.status is Status.ACTIVE:
         batch.write("DELETE FROM redrive_lease WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
         item_row.token = item_row.deadline = item_row.leased_at = item_row.worker = item_row.dead_reason = None
@@ -318,20 +322,23 @@ def delete_row(batch: Batch, item_row: ItemRow) -> None:
 def insert_row(batch: Batch, item_row: ItemRow) -> None:
     """Insert the state row of an item into the table that its status, hold and time call for."""
     batch.count_status(item_row.queue, item_row.status, 1)
+    held_by = encode_holders(item_row.holders)
+    for name, _ in _listed_holders(item_row):
+        batch.write(_INSERT_HOLDER, (item_row.item_no, batch.namespace_key, name))
     if item_row.status is Status.PENDING or item_row.status is Status.FAILED:
-        due = item_row.held_by is None and item_row.ready_at <= batch.now
+        due = not item_row.holders and item_row.ready_at <= batch.now
         batch.arrivals[batch.by_key[item_row.queue].queue.name] += due
         if due and item_row.status is Status.PENDING:
             item_row.ready = True
             insert_ready_row(batch, item_row.queue, item_row.item_no, *_state(item_row))
         else:
-            if item_row.held_by is None:
+            if not item_row.holders:
                 batch.lower_mark(item_row.queue, "scheduled", item_row.ready_at)
             if item_row.expire_deadline is not None:
                 batch.lower_mark(item_row.queue, "scheduled_expiry", item_row.expire_deadline)
             batch.write(
                 _INSERT_SCHEDULED,
-                (item_row.item_no, item_row.queue, item_row.status.value, item_row.held_by, *_state(item_row)),
+                (item_row.item_no, item_row.queue, item_row.status.value, held_by, *_state(item_row)),
             )
         return
     dead_reason = None if item_row.dead_reason is None else item_row.dead_reason.value
@@ -353,13 +360,18 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         item_row.ended_at if dropped_at is None else dropped_at,
         dead_reason,
         archived_from,
-        item_row.held_by,
+        held_by,
         *result,
     )
     batch.write(_INSERT_FINISHED, (*ended, *_state(item_row)))
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
+
+
+def _listed_holders(item_row: ItemRow) -> Holders:
+    """Return the holders that have rows of their own: one alone is found by the state row."""
+    return item_row.holders if len(item_row.holders) > 1 and item_row.status is not Status.MOVING else ()
 
 
 def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> None:

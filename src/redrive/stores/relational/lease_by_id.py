@@ -47,7 +47,7 @@ def _lease(batch: Batch, call: LeaseByIds, id: ItemId, item_row: ItemRow | None)
         raise ItemNotFound(id)
     row, now = batch.by_key[item_row.queue], batch.now
     expired = item_row.expire_deadline is not None and item_row.expire_deadline <= now
-    check_lease_by_id(call, row.queue, item_row.id, item_row.status, item_row.worker, item_row.held_by, expired, now)
+    check_lease_by_id(call, row.queue, item_row.id, item_row.status, item_row.worker, item_row.holders, expired, now)
     dead_reason = item_row.dead_reason
     if item_row.status is Status.DEAD:
         check_idempotency_owner(batch, item_row, row)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import InvalidInput, ItemNotFound, RedriveError
 from redrive.model.feed import FeedKind
+from redrive.model.holder import SEVERAL, Holder, Holders, add_holder, encode_holders, remove_holder
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction, check_manual_change, check_verb
@@ -23,9 +26,14 @@ from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, 
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.settle import complete_item
 
-_HELD = """
-    SELECT item_no FROM redrive_scheduled
-    WHERE held_by = ? AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?) LIMIT ?"""
+_BY_HOLDER = f"""
+    SELECT item_no FROM redrive_{{table}}
+    WHERE held_by IN (?1, ?2) AND substr(held_by, 1, 2) <> '{SEVERAL}' {{which}}
+        AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?3)"""
+_HELD = f"""
+    {_BY_HOLDER.format(table="scheduled", which="")}
+    UNION ALL {_BY_HOLDER.format(table="finished", which="AND status <> 'moving'")}
+    UNION ALL SELECT item_no FROM redrive_holder WHERE namespace = ?4 AND name = ?5 LIMIT ?6"""
 
 
 def change(batch: Batch, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
@@ -61,34 +69,48 @@ def change_all(batch: Batch, action: ManualAction, targets: Sequence[ManualTarge
     return results, queues
 
 
-def hold(batch: Batch, call: Hold) -> int:
+def hold(batch: Batch, call: Hold) -> int | StaleSettings:
     """Take pending and failed items out of the ready index."""
+    if call.queue_version is not None:
+        name, version = call.queue_version
+        queue = batch.queue(name).queue
+        if queue.version != version:
+            return StaleSettings(queue)
     ahead = ReadAhead(batch, call.ids)
-    return sum(_set_held(batch, ahead.take(id), None, call.held_by) for id in call.ids)
+    return sum(_add_holder(batch, ahead.take(id), call) for id in call.ids)
 
 
 def unhold(batch: Batch, call: Unhold) -> int:
     """Let items go that are held under a name."""
     if call.ids is None:
-        numbers = [
-            item_no
-            for (item_no,) in batch.execute(_HELD, (call.held_by, batch.namespace, MAINTENANCE_BATCH)).fetchall()
-        ]
-        return sum(_set_held(batch, item_row, call.held_by, None) for item_row in find_all(batch, numbers).values())
+        alone = (encode_holders((Holder(call.held_by, lasting),)) for lasting in (False, True))
+        asked = (*alone, batch.namespace, batch.namespace_key, call.held_by, MAINTENANCE_BATCH)
+        numbers = [item_no for (item_no,) in batch.execute(_HELD, asked).fetchall()]
+        return sum(_remove_holder(batch, item_row, call.held_by) for item_row in find_all(batch, numbers).values())
     ahead = ReadAhead(batch, call.ids)
-    return sum(_set_held(batch, ahead.take(id), call.held_by, None) for id in call.ids)
+    return sum(_remove_holder(batch, ahead.take(id), call.held_by) for id in call.ids)
 
 
-def _set_held(batch: Batch, item_row: ItemRow | None, before: str | None, after: str | None) -> bool:
+def _add_holder(batch: Batch, item_row: ItemRow | None, call: Hold) -> bool:
     if item_row is None or item_row.status not in WAITING_STATUSES or item_row.queue not in batch.by_key:
         return False
-    if item_row.held_by != before:
+    holders = add_holder(item_row.holders, call.held_by, is_lasting=call.lasting)
+    return holders != item_row.holders and _set_holders(batch, item_row, holders)
+
+
+def _remove_holder(batch: Batch, item_row: ItemRow | None, name: str) -> bool:
+    if item_row is None or item_row.status is Status.MOVING or item_row.queue not in batch.by_key:
         return False
+    holders = remove_holder(item_row.holders, name)
+    return holders != item_row.holders and _set_holders(batch, item_row, holders)
+
+
+def _set_holders(batch: Batch, item_row: ItemRow, holders: Holders) -> bool:
+    changed = msgspec.structs.replace(item_row, holders=holders, ready=False)
     delete_row(batch, item_row)
-    item_row.held_by = after
-    if after is None and item_row.ready_at <= batch.now:
-        item_row.status = Status.PENDING
-    insert_row(batch, item_row)
+    if item_row.status in WAITING_STATUSES and not holders and item_row.ready_at <= batch.now:
+        changed.status = Status.PENDING
+    insert_row(batch, changed)
     return True
 
 

@@ -14,6 +14,7 @@ from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenM
 from redrive.contract.replies import REPLY_TO, headers_on_arrival
 from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
+from redrive.model.holder import passing_holders
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import NO_OVERRIDES, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -103,7 +104,7 @@ def write(batch: Batch, row: QueueRow, item: Item, arrival: ArrivalState) -> Ite
         counters.losses,
         counters.redrives,
         item.first_leased_at,
-        held_by=arrival.held_by,
+        holders=arrival.holders,
     )
     _write_records(batch, item_row, item, arrival)
     insert_row(batch, item_row)
@@ -178,8 +179,9 @@ def start_move(
         dead_letters.remove_dead_letter(batch, item_row)
         item_row.attempts = item_row.failures = item_row.losses = 0
         item_row.redrives += 1
-        item_row.held_by = item_row.expire_deadline = None
+        item_row.holders, item_row.expire_deadline = (), None
     item_row.status, item_row.ended_at = Status.MOVING, batch.now
+    item_row.holders = passing_holders(item_row.holders)
     item_row.route = MoveRoute(to, batch.now, kind, Status.PENDING if redriven else status)
     verdicts.record_action(
         batch, action, item_row, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item.queue, status, to=to

@@ -170,7 +170,7 @@ def _delete(batch: Batch, name: str, confirm: int | None, actor: str) -> int:
     batch.execute(
         "INSERT INTO redrive_search_tombstone SELECT death_no FROM redrive_dead_letter WHERE queue = ?", (row.key,)
     )
-    for table in ("history", "death", "former_id", "item", "moving") if numbers else ():
+    for table in ("history", "death", "former_id", "item", "moving", "holder") if numbers else ():
         batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (batch.table(numbers),))
     for table in _OF_QUEUE:
         batch.execute(f"DELETE FROM redrive_{table} WHERE queue = ?", (row.key,))

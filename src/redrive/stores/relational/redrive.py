@@ -12,6 +12,7 @@ from redrive.contract.replies import REPLY_TO
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
+from redrive.model.holder import lasting_holders
 from redrive.model.ids import ItemId, make_id
 from redrive.model.item import OPEN_STATUSES, HistoryEvent, Result, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
@@ -103,7 +104,7 @@ def undo(batch: Batch, action: ManualAction, item: ItemSnapshot, item_row: ItemR
     source_id = None if row.key == item_row.queue else verdicts.move(batch, item_row, row)
     counters = counters_after_undo(item_row.counters, back, death)
     item_row.attempts, item_row.failures, item_row.losses = counters.attempts, counters.failures, counters.losses
-    item_row.redrives, item_row.status, item_row.held_by = counters.redrives, back, None
+    item_row.redrives, item_row.status, item_row.holders = counters.redrives, back, lasting_holders(item_row.holders)
     if back is Status.DEAD:
         item_row.ended_at, item_row.dead_reason = death.at, death.reason
     else:
@@ -181,7 +182,7 @@ def _lay_as_work(
     expires: bool,
 ) -> Settled:
     """Insert an item at the end of its current queue; its old row is deleted."""
-    item_row.status, item_row.held_by = Status.PENDING, None
+    item_row.status, item_row.holders = Status.PENDING, lasting_holders(item_row.holders)
     item_row.attempts = item_row.failures = item_row.losses = 0
     item_row.redrives += 1
     item_row.ready_at, item_row.seq = batch.now, batch.allocate() if source_id is None else item_row.item_no

@@ -14,7 +14,7 @@ from redrive.model.feed import FeedKind
 from redrive.model.gate import close_for_retry_after
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
-from redrive.model.judge import OutcomeKind
+from redrive.model.judge import OutcomeKind, count_outcome
 from redrive.model.queue import WITH_ITEM
 from redrive.stores.relational import dead_letters, feed, replies, verdicts
 from redrive.stores.relational.batch import Batch
@@ -129,7 +129,7 @@ def complete_item(
     dead_letters.remove_dead_letter(batch, item_row)
     if result is not None:
         batch.wake_awaiting(item_row.id, has_past=item_row.entries > 0)
-    item_row.status, item_row.ended_at, item_row.result, item_row.held_by = Status.COMPLETED, batch.now, result, None
+    item_row.status, item_row.ended_at, item_row.result, item_row.holders = Status.COMPLETED, batch.now, result, ()
     insert_row(batch, item_row)
     return Settled(item_row.id, queue, Status.COMPLETED, counters)
 
@@ -239,8 +239,8 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
                     batch.set_gates(row, gates)
             worker = item_row.worker
             delete_row(batch, item_row)
-            item_row.failures += outcome_kind is OutcomeKind.FAILED
-            item_row.losses += outcome_kind is OutcomeKind.LOST
+            counted = count_outcome(item_row.counters, outcome_kind)
+            item_row.attempts, item_row.failures, item_row.losses = counted.attempts, counted.failures, counted.losses
             batch.count_delta(item_row.queue, "failed_total", outcome_kind is OutcomeKind.FAILED)
             entry = _record(
                 batch, item_row, HistoryEvent(outcome_kind.value), failure=failure, worker=worker, note=note

@@ -11,6 +11,7 @@ from redrive.contract.base import DROP_ACTOR
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import EXHAUSTED_REASONS, DeadReason, cause_of
 from redrive.model.feed import FeedKind
+from redrive.model.holder import add_lasting, lasting_holders
 from redrive.model.ids import ItemId
 from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, check_verdict
@@ -71,8 +72,8 @@ def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: Hist
         _append_ending(batch, item_row, entry)
         return return_to_dead(batch, item_row)
     match verdict:
-        case RetryVerdict(delay, status):
-            item_row.status = status
+        case RetryVerdict(delay, status, held_by):
+            item_row.status, item_row.holders = status, add_lasting(item_row.holders, held_by)
             item_row.ready_at = Instant(batch.now + delay)
             item_row.seq = batch.allocate()
             insert_row(batch, item_row)
@@ -197,17 +198,12 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     )
     record_death(batch, item_row, death)
     dead_letters.remove_dead_letter(batch, item_row)
-    source_id = None
+    source_id, item_row.holders = None, lasting_holders(item_row.holders)
     elsewhere = to is not None and is_remote(to)
     if to is None:
-        item_row.status, item_row.ended_at, item_row.dead_reason, item_row.held_by = (
-            Status.DEAD,
-            batch.now,
-            reason,
-            None,
-        )
+        item_row.status, item_row.ended_at, item_row.dead_reason = Status.DEAD, batch.now, reason
     elif elsewhere:
-        item_row.status, item_row.expire_deadline, item_row.held_by = Status.MOVING, None, None
+        item_row.status, item_row.expire_deadline, item_row.holders = Status.MOVING, None, ()
         item_row.attempts = item_row.failures = item_row.losses = 0
         item_row.ended_at, item_row.route = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
     else:
@@ -215,7 +211,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
         if not target.queue.is_dead_queue:
             batch.mark_dead_queue(target)
         source_id = move(batch, item_row, target, died=True)
-        item_row.status, item_row.expire_deadline, item_row.held_by = Status.PENDING, None, None
+        item_row.status, item_row.expire_deadline = Status.PENDING, None
         item_row.attempts = item_row.failures = item_row.losses = 0
     dead_letters.add_dead_letter(batch, item_row, death, _text(entry) or cause.title)
     insert_row(batch, item_row)

@@ -59,7 +59,7 @@ def lease_by_ids(state: State, call: LeaseByIds) -> tuple[Lease | RedriveError, 
 def _lease_by_id(state: State, call: LeaseByIds, item: Record) -> Lease:
     queue = state.queues[item.queue]
     check_lease_by_id(
-        call, queue.value, item.id, item.status, item.worker, item.held_by, item.expired(state.now), state.now
+        call, queue.value, item.id, item.status, item.worker, item.holders, item.expired(state.now), state.now
     )
     if item.status is Status.DEAD:
         check_idempotency_owner(state, item, queue)

@@ -7,6 +7,7 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.feed import FeedKind
+from redrive.model.holder import add_holder, remove_holder
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, Settled, Status
 from redrive.model.judge import OutcomeKind
@@ -99,31 +100,40 @@ def _judged(state: State, action: ManualAction, target: ManualTarget, item: Reco
     )
 
 
-def hold(state: State, call: Hold) -> int:
-    """An item that is held already stays with who holds it, and does not count."""
+def hold(state: State, call: Hold) -> int | StaleSettings:
+    """An item that is held by the name already, or by too many, does not count."""
+    if call.queue_version is not None:
+        name, version = call.queue_version
+        queue = state.queue(name).value
+        if queue.version != version:
+            return StaleSettings(queue)
     count = 0
     for id in call.ids:
         item = state.find(id)
-        if item is not None and item.status in WAITING_STATUSES and item.held_by is None:
+        if item is None or item.status not in WAITING_STATUSES:
+            continue
+        holders = add_holder(item.holders, call.held_by, is_lasting=call.lasting)
+        if holders != item.holders:
             with state.reindex(item):
-                item.held_by = call.held_by
+                item.holders = holders
             count += 1
     return count
 
 
 def unhold(state: State, call: Unhold) -> int:
-    """What is due is ready at once, in its place."""
+    """What has no holder left and is due is ready, in its place."""
     ids = call.ids
     if ids is None:
         ids = tuple(state.held_ids(call.held_by, MAINTENANCE_BATCH))
     count = 0
     for id in ids:
         item = state.find(id)
-        if item is None or item.status not in WAITING_STATUSES or item.held_by != call.held_by:
+        holders = () if item is None else remove_holder(item.holders, call.held_by)
+        if item is None or not item.is_found_by_holder or holders == item.holders:
             continue
         with state.reindex(item):
-            item.held_by = None
-        if item.status is Status.FAILED and item.ready_at <= state.now:
+            item.holders = holders
+        if not holders and item.status is Status.FAILED and item.ready_at <= state.now:
             make_ready(state, item)
         count += 1
     return count

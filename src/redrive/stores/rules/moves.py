@@ -15,6 +15,7 @@ from redrive.contract.replies import headers_on_arrival
 from redrive.errors import QueueFull
 from redrive.model.arrival import ArrivalState, Move, MoveRoute, import_state, ledger_key, move_arrival_state
 from redrive.model.feed import FeedKind
+from redrive.model.holder import passing_holders
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEvent, Item, Receipt, Settled, Status
 from redrive.model.limits import MAX_INSTANT
@@ -80,7 +81,7 @@ def write(state: State, queue: QueueState, item: Item, arrival: ArrivalState) ->
         ready_at=arrival.ready_at,
         expire_timeout=arrival.expire_timeout,
         expire_deadline=arrival.expire_deadline,
-        held_by=arrival.held_by,
+        holders=arrival.holders,
         overrides=item.overrides,
         source_id=item.id,
         origin_id=item.origin_id or item.id,
@@ -110,9 +111,10 @@ def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind,
         item.history.add(entry)
         item.route = MoveRoute(to, state.now, kind, Status.PENDING if redriven else status)
         item.is_in_dead_queue = is_dead_letter and not redriven
+        item.holders = passing_holders(item.holders)
         if redriven:
             item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
-            item.held_by = item.expire_deadline = None
+            item.holders, item.expire_deadline = (), None
     append_action_event(state, action, kind, item.queue, item)
     return item.to_settled()
 

@@ -14,6 +14,7 @@ from redrive.contract.queries import Overdue
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.filter import FilterSubject
+from redrive.model.holder import Holders, holder_names, lasting_holders
 from redrive.model.ids import ItemId, Token, parse_id
 from redrive.model.item import (
     NO_OVERRIDES,
@@ -109,7 +110,7 @@ class Record:
     expire_timeout: int | None
     """The one it was put with; None takes that of whatever queue it is in."""
     expire_deadline: Instant | None
-    held_by: str | None = None
+    holders: Holders = ()
     idempotency_key: str | None = None
     overrides: Overrides = NO_OVERRIDES
     source_id: ItemId | None = None
@@ -154,6 +155,11 @@ class Record:
     def status_without_lease(self) -> Status:
         """What it is, or will be if its lease is revoked."""
         return status_without_lease(self.status, was_dead=self.was_dead)
+
+    @property
+    def is_found_by_holder(self) -> bool:
+        """Whether Unhold finds it. Holders of an item that is moving go with it."""
+        return bool(self.holders) and self.status is not Status.MOVING
 
     @property
     def is_dead_letter(self) -> bool:
@@ -238,7 +244,7 @@ class Record:
             if death is None
             else death.at,
             counters=counters,
-            held_by=self.held_by,
+            held_by=holder_names(self.holders),
             reason=None if death is None else death.reason,
             cause=None if death is None else death.cause,
             headers=self.headers,
@@ -268,7 +274,8 @@ class Record:
             counters=self.counters,
             ready_at=self.ready_at if self.status in WAITING_STATUSES else None,
             expire_deadline=self.expire_deadline,
-            held_by=self.held_by,
+            held_by=holder_names(self.holders),
+            lasting_holders=holder_names(lasting_holders(self.holders)),
             worker=self.worker,
             lease_deadline=None if self.grant is None else self.grant.deadline,
             first_leased_at=self.first_leased_at,

@@ -7,6 +7,7 @@ from redrive.contract.admin_calls import ManualTarget
 from redrive.errors import IdempotencyConflict, PayloadTooLarge
 from redrive.model.arrival import check_unedited
 from redrive.model.feed import FeedKind
+from redrive.model.holder import lasting_holders
 from redrive.model.item import OPEN_STATUSES, Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
@@ -45,7 +46,7 @@ def redrive(state: State, action: ManualAction, target: ManualTarget, item: Reco
 
 
 def _again(state: State, action: ManualAction, item: Record, queue: QueueState) -> Settled:
-    """Back to work with fresh counters, held by nobody: in place, or in another queue under a new id."""
+    """Back to work with fresh counters and lasting holders only: in place, or in another queue under a new id."""
     _check_target(state, item, queue)
     left, before, entry = item.queue, item.counters, action_entry(state, action, HistoryEvent.REDRIVEN, item)
     still_dead_letter = stays_dead_letter(action.verb, item.snapshot)
@@ -53,7 +54,7 @@ def _again(state: State, action: ManualAction, item: Record, queue: QueueState) 
     with state.change(item, action.verb, Status.PENDING, forced=action.force):
         item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
         item.history.add(entry)
-        item.held_by = None
+        item.holders = lasting_holders(item.holders)
         item.is_in_dead_queue = still_dead_letter
         if moved:
             state.move(item, queue.name)
@@ -88,6 +89,7 @@ def _edited(state: State, action: ManualAction, target: ManualTarget, item: Reco
         ready_at=state.now,
         expire_timeout=item.expire_timeout,
         expire_deadline=None,
+        holders=lasting_holders(item.holders),
         idempotency_key=item.idempotency_key,
         overrides=item.overrides,
         source_id=item.id,
@@ -119,7 +121,7 @@ def undo(state: State, action: ManualAction, item: Record) -> Settled:
     with state.change(item, action.verb, status):
         item.counters = counters_after_undo(item.counters, status, item.deaths[-1])
         item.history.add(entry)
-        item.held_by = None
+        item.holders = lasting_holders(item.holders)
         if moved:
             state.move(item, queue.name)
             item.ready_at = state.now

@@ -17,6 +17,7 @@ from redrive.clock import Instant
 from redrive.contract.queries import AuditEntry
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
 from redrive.model.filter import Filter, Order
+from redrive.model.holder import lasting_holders
 from redrive.model.ids import (
     NUMBERS_PER_MICROSECOND,
     SALT_BITS,
@@ -29,7 +30,7 @@ from redrive.model.ids import (
     parse_token,
     result_topic,
 )
-from redrive.model.item import WAITING_STATUSES, Status
+from redrive.model.item import Status
 from redrive.model.limits import make_address, split_address
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import MANUAL_VERBS, TRANSITIONS, Verb
@@ -124,7 +125,7 @@ class State:
         return item
 
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
-        """Some of the items that are held by that name."""
+        """Some of the items that this name holds, or will hold when they are brought back."""
         return list(islice(self.held.get(held_by, ()), limit))
 
     def destinations(self) -> list[str]:
@@ -196,8 +197,10 @@ class State:
             item.status = status
             if status is not Status.ACTIVE:
                 item.grant = None
-            if status not in WAITING_STATUSES and status not in (Status.ARCHIVED, Status.MOVING):
-                item.held_by = None
+            if status is Status.DEAD:
+                item.holders = lasting_holders(item.holders)
+            elif status is Status.ACTIVE or status is Status.COMPLETED:
+                item.holders = ()
             if status is not Status.MOVING:
                 item.route = None
             yield
@@ -293,6 +296,8 @@ class State:
         queue.dead_letters += item.is_dead_letter
         if item.is_dead_letter:
             self.letters.add(item.death_number, item)
+        if item.is_found_by_holder:
+            self._file_held(item)
         if item.source_id is not None:
             queue.sources.setdefault(item.source_id, SourceEntry(item.id))
         match item.status:
@@ -315,14 +320,12 @@ class State:
 
     def _file_work(self, queue: QueueState, item: Record) -> None:
         due = item.ready_at <= self.now
-        if item.held_by is not None:
-            self._file_held(item)
-        elif due and item.status is Status.PENDING:
+        if due and not item.holders and item.status is Status.PENDING:
             queue.ready.add(item.id, (-item.priority, item.ready_at, item.seq))
-        else:
+        elif not item.holders:
             queue.waiting.add(item.id, (item.ready_at, item.seq))
             self._reindex_times(queue, item)
-        if due and item.held_by is None:
+        if due and not item.holders:
             self.arrivals[queue.name] += 1
         if item.expire_deadline is not None:
             queue.expiring.add(item.id, (item.expire_deadline, item.seq))
@@ -339,7 +342,7 @@ class State:
             self.letters.discard(item.death_number, item)
         if item.status is Status.ARCHIVED:
             self.archived.discard(item.death_number, item)
-        if item.held_by is not None and item.status in WAITING_STATUSES:
+        if item.is_found_by_holder:
             self._unfile_held(item)
         if item.route is not None:
             self._unfile_moving(item)
@@ -349,15 +352,15 @@ class State:
                 del queue.sources[item.source_id]
 
     def _file_held(self, item: Record) -> None:
-        assert item.held_by is not None
-        self.held.setdefault(item.held_by, {})[item.id] = None
+        for name, _ in item.holders:
+            self.held.setdefault(name, {})[item.id] = None
 
     def _unfile_held(self, item: Record) -> None:
-        assert item.held_by is not None
-        held = self.held[item.held_by]
-        del held[item.id]
-        if not held:
-            del self.held[item.held_by]
+        for name, _ in item.holders:
+            held = self.held[name]
+            del held[item.id]
+            if not held:
+                del self.held[name]
 
     def _file_moving(self, item: Record) -> None:
         assert item.route is not None

@@ -8,6 +8,7 @@ from redrive.model.arrival import MoveRoute
 from redrive.model.death import EXHAUSTED_REASONS, cause_of
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
+from redrive.model.holder import add_lasting, lasting_holders
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
@@ -26,6 +27,7 @@ VERBS = {
     OutcomeKind.FAILED: Verb.FAIL,
     OutcomeKind.LOST: Verb.LOSE,
     OutcomeKind.RELEASED: Verb.RELEASE,
+    OutcomeKind.RETURNED: Verb.RELEASE,
     OutcomeKind.EXPIRED: Verb.EXPIRE,
     OutcomeKind.BURIED: Verb.BURY,
 }
@@ -81,6 +83,7 @@ def apply_verdict(
         with state.change(item, VERBS[outcome_kind], verdict.status, forced=forced):
             item.counters = count_outcome(item.counters, outcome_kind)
             item.history.add(entry)
+            item.holders = add_lasting(item.holders, verdict.held_by)
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
         _append_ending(state, item, entry)
@@ -137,7 +140,7 @@ def _apply_death(
         with state.change(item, verb, Status.MOVING, forced=forced):
             item.history.add(entry)
             item.deaths.append(death)
-            item.is_in_dead_queue, item.held_by = True, None
+            item.is_in_dead_queue, item.holders = True, ()
             item.route = MoveRoute(verdict.to, state.now, FeedKind.DEAD, Status.PENDING)
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)
@@ -148,7 +151,7 @@ def _apply_death(
             item.history.add(entry)
             item.deaths.append(death)
             state.move(item, verdict.to)
-            item.ready_at, item.held_by = state.now, None
+            item.ready_at, item.holders = state.now, lasting_holders(item.holders)
             item.is_in_dead_queue, item.home_store = True, None
             mark_dead(state, item)
             item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives)

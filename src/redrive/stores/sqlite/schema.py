@@ -15,7 +15,8 @@ and numbers the dead letter; it is the rowid of `redrive_search`. `section` is t
 archived items. An archived item that was no dead letter has a `death_no` too, and no cause. In `redrive_idempotency`, a
 negative `expires_at` is that of a key that ends with its item: the instant at which maintenance next checks whether the
 item exists. A dropped item has the status `dropped` in `redrive_finished`, and `ended_at` is the instant of the drop;
-its idempotency key is free, and what it was is in the row of its id, with a negative queue.
+its idempotency key is free, and what it was is in the row of its id, with a negative queue. `held_by` has all holders
+of an item (`redrive.model.holder`): an index finds it by the name of an only one, `redrive_holder` by those of several.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Callable
 import apsw
 
 from redrive.clock import Instant
+from redrive.model.holder import SEVERAL
 
 _STATE = """
     rank INTEGER NOT NULL, ready_at INTEGER NOT NULL, seq INTEGER NOT NULL, expire_deadline INTEGER,
@@ -209,6 +211,20 @@ def _add_gates_and_breakers(connection: apsw.Connection, now: Instant) -> None:
         connection.execute(f"ALTER TABLE redrive_queue ADD COLUMN {column} TEXT")
 
 
+def _add_holders(connection: apsw.Connection, now: Instant) -> None:
+    connection.execute("""
+        CREATE TABLE redrive_holder (
+            item_no INTEGER NOT NULL, namespace INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (item_no, name)
+        ) WITHOUT ROWID;
+        CREATE INDEX redrive_holder_name ON redrive_holder (namespace, name);
+        DROP INDEX redrive_scheduled_held;""")
+    for table in ("redrive_scheduled", "redrive_finished"):
+        # A name that begins like the text of several is kept as that of one.
+        connection.execute(f"""
+            UPDATE {table} SET held_by = '[' || json_quote(held_by) || ',false]' WHERE substr(held_by, 1, 1) = '[';
+            CREATE INDEX {table}_held ON {table} (held_by) WHERE substr(held_by, 1, 2) <> '{SEVERAL}'""")
+
+
 FIRST = 5
 """The first schema of a release. Lower numbers were used during development; such files are refused."""
 MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
@@ -219,6 +235,7 @@ MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
     _add_totals,
     _add_dropped,
     _add_gates_and_breakers,
+    _add_holders,
 )
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
 transaction with the change of the version."""

@@ -21,7 +21,7 @@ class ProbeConformance(Suite):
     def test_one_probe_is_let_through_and_closes_it(self, broker: Broker, clock: FakeClock, kind: str) -> None:
         guarded(broker, **{kind: {}})
         break_down(broker, clock, 5)
-        clock.advance("28s")
+        clock.advance("29s")
         maintain(broker, clock, "0s")
         assert take_all(broker) == []
         maintain(broker, clock)

@@ -16,7 +16,7 @@ from redrive.testing.conformance.suite import OpenBroker, Suite
 from redrive.testing.fake_clock import FakeClock
 
 DOWN = ConnectionError("the other side is down")
-RETRY = {"attempts": 100, "delay": "10s"}
+RETRY = {"attempts": 100, "base": "10s"}
 
 
 def guarded(broker: Broker, **breakers: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ class OpeningConformance(Suite):
         assert only(second).kind == "network"
 
     def test_rules_are_checked(self, broker: Broker) -> None:
-        for rules in (
+        wrong: list[Any] = [
             {"netwrok": {}},
             {"queue": {"share": 1.5}},
             {"queue": {"share": 0}},
@@ -167,7 +167,8 @@ class OpeningConformance(Suite):
             {"queue": {"threshold": 5}},
             {"queue": 5},
             5,
-        ):
+        ]
+        for rules in wrong:
             with pytest.raises(InvalidSetting, match="breakers"):
                 broker.create_queue("jobs", breakers=rules)
         with pytest.raises(InvalidSetting, match="let 'feed' keep failed and dead"):
@@ -231,7 +232,7 @@ class HoldingConformance(Suite):
     def test_hold_of_an_item_that_died_holds_again_after_its_redrive(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={})
         leases = break_down(broker, clock)
-        broker.bury(leases[0].id)
+        broker.bury_items(leases[0].id)
         broker.redrive(leases[0].id)
         assert take_all(broker) == []
         broker.close_breaker("jobs", "network")

@@ -213,7 +213,7 @@ class DropByHandConformance(Suite):
         assert elsewhere.import_items(broker.export(redacted=False, status="archived")).imported == 4
         assert elsewhere.count(status="archived", dropped=True) == 4
         (archived,) = elsewhere.find(status="archived", dropped=False).items
-        assert (elsewhere.restore(archived.id).status, elsewhere.get(archived.id).held_by) == ("pending", "breaker")
+        assert (elsewhere.restore(archived.id).status, elsewhere.get(archived.id).held_by) == ("pending", ("breaker",))
         restored = [elsewhere.undo(item.id).status for item in elsewhere.find(status="archived", order="oldest").items]
         assert sorted(filter(None, restored)) == ["dead", "failed", "pending", "pending"]
 

@@ -306,7 +306,7 @@ class NamespaceConformance(Suite):
                 with pytest.raises(ItemNotFound):
                     change(id)
         assert two.hold([pending], "me") == 0
-        assert (one.get(dead).status, one.get(pending).held_by) == ("dead", None)
+        assert (one.get(dead).status, one.get(pending).held_by) == ("dead", ())
 
     def test_leases_of_another_namespace_cannot_be_settled(self, open_broker: OpenBroker) -> None:
         one, two = open_broker("one"), open_broker("two")

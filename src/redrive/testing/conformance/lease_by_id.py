@@ -236,7 +236,7 @@ class LeaseByIdRefusals(StoreSuite):
         for (id,), held_by in ((put_so, "breaker"), (later, "ann")):
             refusal = self.refusal_of(direct, id)
             assert isinstance(refusal, ItemHeld)
-            assert (refusal.id, refusal.held_by) == (id, held_by)
+            assert (refusal.id, refusal.held_by) == (id, (held_by,))
 
     def test_expired_item_only_waits_for_its_end(self, direct: StoreDriver) -> None:
         direct.queue()

@@ -319,9 +319,9 @@ class UpkeepConformance(StoreSuite):
                 direct.take().token, OutcomeKind.FAILED, RetryVerdict(SECOND, Status.FAILED), direct.version(), failure
             )
         )
-        assert (direct.do(Hold((id,), "x")), direct.do(Hold((id,), "y"))) == (1, 0)
+        assert (direct.do(Hold((id,), "x")), direct.do(Hold((id,), "y"))) == (1, 1)
         direct.clock.advance("2s")
         direct.put(b"b")
         assert direct.do(Promote()) == 0
-        assert (direct.do(Unhold("y")), direct.do(Unhold("x"))) == (0, 1)
+        assert (direct.do(Unhold("y")), direct.get(id).status, direct.do(Unhold("x"))) == (1, "failed", 1)
         assert [lease.payload for lease in direct.lease(limit=5)] == [b"a", b"b"]

@@ -33,7 +33,7 @@ class PutConformance(Suite):
         assert (item.put_at, item.ready_at, item.priority) == (clock.now(), clock.now(), 5)
         assert (item.counters, item.history, item.deaths) == (Counters(), (), ())
         assert (item.source_id, item.origin_id, item.origin_queue) == (None, None, None)
-        assert (item.expire_deadline, item.held_by, item.dead_reason, item.result) == (None, None, None, None)
+        assert (item.expire_deadline, item.held_by, item.dead_reason, item.result) == (None, (), None, None)
 
     def test_items_of_one_put_keep_their_order_whatever_their_options(self, broker: Broker) -> None:
         broker.create_queue("jobs")

@@ -50,6 +50,12 @@ from redrive.testing.conformance.find import FilterConformance, PageConformance
 from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
+from redrive.testing.conformance.holders import (
+    HeldVerdictConformance,
+    HolderConformance,
+    HolderTransferConformance,
+    LastingHoldConformance,
+)
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
 from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
 from redrive.testing.conformance.item_keys import (
@@ -137,6 +143,7 @@ from redrive.testing.conformance.retry_policy import (
     ExpiryConformance,
     LimitConformance,
 )
+from redrive.testing.conformance.returned_deliveries import ReturnedDeliveryConformance
 from redrive.testing.conformance.search import SearchConformance
 from redrive.testing.conformance.shared_gates import GateWaitConformance, SharedGateConformance
 from redrive.testing.conformance.shared_stores import (
@@ -185,6 +192,11 @@ class StoreConformance(
     WorkingConformance,
     WorkerLifeConformance,
     HoldConformance,
+    HolderConformance,
+    LastingHoldConformance,
+    HeldVerdictConformance,
+    HolderTransferConformance,
+    ReturnedDeliveryConformance,
     FencingConformance,
     ExtendConformance,
     LeasedFromConformance,

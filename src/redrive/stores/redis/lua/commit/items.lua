@@ -22,7 +22,12 @@ end
 local function index_item(body, state)
   local queue, due = state.q, state.r <= now
   if state.h then
-    add_to_set('held:' .. state.h, state.i and number_of(state.i[#state.i]) or body, body)
+    if type(state.h) == 'table' then
+      redis.call('HSET', KEYS[1], 'format', calls.v)
+    end
+    for _, holder in ipairs(type(state.h) == 'table' and state.h or {{state.h}}) do
+      add_to_set('held:' .. holder[1], state.i and number_of(state.i[#state.i]) or body, body)
+    end
   elseif due and (state.s or 'pending') == 'pending' then
     add_to_set('ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
   else

@@ -2,7 +2,7 @@
 -- Defines: check_put, write_put.
 -- A put is {queue, items}, where an item is {argument, priority, bytes, options}; or, if no item has options and all
 -- have one priority, {queue, first argument, count, priority, bytes of the largest}.
--- Options: `a` enqueue_at, `d` delay, `x` expire_timeout, `h` held_by, `k` idempotency_key, `g` digest of the payload.
+-- Options: `a` enqueue_at, `d` delay, `x` expire_timeout, `h` holders, `k` idempotency_key, `g` digest of the payload.
 
 -- Returns how many items of a queue count for its max_size, with the changes of this script.
 local function size_of(queue)

@@ -64,7 +64,7 @@ local function write_history(body, state, worker, details)
 end
 
 -- {'retry', number, key, id, ending, version, status, delay, argument of the history entry, details of the feed entry,
--- whether the worker is gone}
+-- whether the worker is gone, holders or false}
 local function retry(call)
   local body, state = find_leased(call[2], call[3], false)
   if not body then
@@ -85,9 +85,11 @@ local function retry(call)
     add_count(queue, 'failed_total', 1)
   elseif ending == 'lost' then
     state.l = (state.l or 0) + 1
+  elseif ending == 'returned' then
+    state.a = math.max(0, (state.a or 0) - 1)
   end
   write_history(body, state, worker, ARGV[call[9]])
-  state.s, state.r, state.n = status, now + call[8], allocate_number()
+  state.s, state.r, state.n, state.h = status, now + call[8], allocate_number(), call[12] or nil
   save_state(body, state)
   index_item(body, state)
   add_count(queue, status, 1)

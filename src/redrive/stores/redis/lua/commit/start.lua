@@ -28,7 +28,7 @@
 -- Returns {0, lock} if a process has the lock; else {1, instant, results of puts, of settled deliveries, of promotions,
 -- of leases, arrivals}, where arrivals are queues and counts in turn.
 --
--- Defines: root, now; calls: `t` instant or 0, `w` whether puts are among other calls, and by kind `p` puts, `e` ends
+-- Defines: root, now; calls: `t` instant or 0, `w` whether puts are among other calls, `v` the format, and by kind `p` puts, `e` ends
 -- of deliveries, `m` promotions, `l` leases; memory_full; and what the calls of this script share.
 
 local root = ARGV[1]
