@@ -237,7 +237,9 @@ class BreakerNotOpen(NotFound):
 
     def __init__(self, queue: str, kind: str) -> None:
         self.queue, self.kind = queue, kind
-        super().__init__(f"breaker {_show(kind)} of queue {_show(queue)} is not open; list_breakers() lists those that are")
+        super().__init__(
+            f"breaker {_show(kind)} of queue {_show(queue)} is not open; list_breakers() lists those that are"
+        )
 
 
 # The call is well formed, but not now or not on this.

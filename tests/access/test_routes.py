@@ -243,7 +243,10 @@ async def test_breakers_of_other_queues_are_not_listed(place: Place) -> None:
     assert place.server is not None
     for side in place.world.sides.values():
         place.world.broker.open_breaker(side.queue)
-    for principal, seen in ((limited(Role.VIEWER), ["own-jobs"]), (everywhere(Role.VIEWER), ["foreign-jobs", "own-jobs"])):
+    for principal, seen in (
+        (limited(Role.VIEWER), ["own-jobs"]),
+        (everywhere(Role.VIEWER), ["foreign-jobs", "own-jobs"]),
+    ):
         place.caller.principal = principal
         answer = await Client(place.server).call("breakers.list")
         assert [each["queue"] for each in answer.json["breakers"]] == seen

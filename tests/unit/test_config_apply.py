@@ -272,5 +272,5 @@ def test_breakers_of_the_file_are_applied_to_its_queues_and_end_with_its_table(b
 
 def test_breaker_in_the_way_of_a_setting_of_the_store_is_told_at_the_queue(broker: Broker) -> None:
     broker.create_queue("quiet", feed="none")
-    with pytest.raises(InvalidConfig, match="redrive.toml:3: queue.quiet.breakers: count the failures"):
+    with pytest.raises(InvalidConfig, match=r"redrive\.toml:3: queue\.quiet\.breakers: count the failures"):
         apply(broker, parse("[breakers]\nqueue = {}\n[queue.quiet]\n", FILE))

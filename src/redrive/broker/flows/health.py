@@ -14,7 +14,6 @@ from redrive.model.duration import format_duration
 from redrive.model.text import join_lines
 from redrive.store import Durability, Store
 
-
 BREAKER_WARNING = "A circuit breaker is not closed"
 """The start of the sentence about each that is open, half-open or closing."""
 

@@ -110,7 +110,9 @@ def close_command(each: BreakerStatus) -> str:
 @breaker.command("open", cls=StoreCommand)
 @_queue_argument
 @_kind_options
-@click.option("--for", "open_for", metavar="TIME", help="Until the first probe. Not given: the rule's open_for, or 30s.")
+@click.option(
+    "--for", "open_for", metavar="TIME", help="Until the first probe. Not given: the rule's open_for, or 30s."
+)
 @_note_option
 def open_(queue: str, error_class: str | None, fingerprint: str | None, open_for: str | None, note: str | None) -> None:
     """Open a breaker: of the whole QUEUE, of a --class of errors, or of one --fingerprint.

@@ -15,7 +15,9 @@ from redrive.server.route import Route, one_queue
 from redrive.wire.json_views import defined, view_of, view_type
 
 BreakerView = view_type(BreakerStatus)
-BreakersView = defined("Breakers", [("breakers", list[BreakerView])], "Breakers that are not closed, by queue and kind.")  # type: ignore[valid-type]
+BreakersView = defined(
+    "Breakers", [("breakers", list[BreakerView])], "Breakers that are not closed, by queue and kind."
+)  # type: ignore[valid-type]
 Kind = Annotated[
     Label,
     msgspec.Meta(
@@ -56,7 +58,9 @@ class OpenBreakerCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     queue: QueueName
     kind: Kind = QUEUE
-    open_for: Annotated[DurationInput | None, msgspec.Meta(description="Until its first probe; else as its rule says.")] = None
+    open_for: Annotated[
+        DurationInput | None, msgspec.Meta(description="Until its first probe; else as its rule says.")
+    ] = None
     note: Text | None = None
     actor: Actor = None
 
