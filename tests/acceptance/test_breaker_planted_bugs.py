@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.test_breaker_outage import test_429_stops_the_peer_and_not_the_item as check_429
 
 from redrive import Broker, connect
 from redrive.broker import core, worker_session
@@ -22,6 +21,8 @@ from redrive.stores.relational import leases
 from redrive.stores.relational import settle as stored_settle
 from redrive.testing.conformance.breaker_probes import ProbeConformance
 from redrive.testing.conformance.breakers import HoldingConformance
+from redrive.testing.conformance.gates import RetryAfterGateConformance
+from redrive.testing.conformance.suite import StoreDriver
 from redrive.testing.fake_clock import FakeClock
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -134,8 +135,10 @@ def shared(name: str, suite: type[Any]) -> Check:
     return lambda stage: getattr(suite(), name)(stage.open_broker, stage.clock)
 
 
-def check_throttled(stage: Stage) -> None:
-    check_429(lambda folder: f"sqlite:///{folder}/redrive.db", 8, stage.folder, 4)
+def check_late_answer(stage: Stage) -> None:
+    """A test of the suite that calls the store."""
+    direct = StoreDriver(stage.open_broker()._core.store, stage.clock)
+    RetryAfterGateConformance().test_answer_from_before_the_reopening_is_ignored(direct)
 
 
 two_brokers = shared("test_two_brokers_let_one_probe_through", ProbeConformance)
@@ -149,7 +152,7 @@ PLANTED: list[tuple[Plant, Check]] = [
     (hold_that_a_person_ends, holding("test_hold_of_an_item_that_died_holds_again_after_its_redrive")),
     (state_in_memory, shared("test_open_breaker_survives_a_restart", ProbeConformance)),
     (pause_that_ends_with_the_breaker, holding("test_pause_by_a_person_is_not_ended_by_a_closing_breaker")),
-    (late_retry_after, check_throttled),
+    (late_retry_after, check_late_answer),
     (counted_probes, probe("test_failed_probe_counts_nothing_and_doubles_the_time", kind="network")),
     (counted_probes, probe("test_failed_probe_counts_nothing_and_doubles_the_time", kind="queue")),
     (failures_that_are_not_held, holding("test_what_fails_while_it_is_open_is_held_from_its_failure_on")),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 from tests.servers.redis import Server
 
@@ -20,6 +21,7 @@ from redrive.contract.admin_calls import (
     CreateQueue,
     DeleteQueue,
     FinishMove,
+    Hold,
     Import,
     ManualChange,
     ManualTarget,
@@ -27,8 +29,19 @@ from redrive.contract.admin_calls import (
     SetPaused,
     StartOperation,
     StepOperation,
+    Unhold,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put, Settle, StaleSettings
+from redrive.contract.item_calls import (
+    Complete,
+    Extend,
+    LeaseByIds,
+    LeaseItems,
+    NewItem,
+    Put,
+    ReturnLease,
+    Settle,
+    StaleSettings,
+)
 from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
@@ -56,6 +69,7 @@ from redrive.errors import (
 from redrive.mailbox import Mailbox, MailboxConnectionError
 from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
+from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Result, Settled
 from redrive.model.judge import OutcomeKind
@@ -67,6 +81,7 @@ from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import FakeClock
+from redrive.testing.conformance.gates import change_of
 
 SECOND = 1_000_000
 Opened = Callable[..., RedisStore]
@@ -328,6 +343,33 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_dead_item_that_is_l
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 
+@pytest.mark.parametrize("how", ["held", "put", "settled", "second holder"])
+def test_format_of_an_older_namespace_is_raised_by_the_first_lasting_or_second_holder(
+    opened: Opened, redis_server: Server, how: str
+) -> None:
+    store = opened()
+    keys = store._keys
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        store = opened()
+        held = msgspec.structs.replace(item(), held_by="ann", is_plain=False)
+        (_, (second,)) = store.commit([Put("jobs", (held,)), Put("jobs", (item(),))]).results
+        store.commit([Hold((second.id,), "ann"), Unhold("ann")])
+        version, (leases,) = store.read(GetQueue("jobs")).version, store.commit([LeaseByIds((second.id,))]).results
+        assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+        settled = Settle(leases[0].token, OutcomeKind.FAILED, RetryVerdict(held_by=("ann",)), version)
+        calls: dict[str, list[Call]] = {
+            "held": [ReturnLease(leases[0].token), Hold((second.id,), "ann", lasting=True)],
+            "put": [Put("jobs", (msgspec.structs.replace(held, hold_is_lasting=True),))],
+            "settled": [settled],
+            "second holder": [ReturnLease(leases[0].token), *(Hold((second.id,), name) for name in ("ann", "bob"))],
+        }
+        for call in calls[how]:
+            store.commit([call])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
 @pytest.mark.parametrize("verb", [Verb.ARCHIVE, Verb.DROP])
 def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive(
     opened: Opened, redis_server: Server, verb: Verb
@@ -344,6 +386,19 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
         store.commit([ManualChange(Verb.ARCHIVE, (ManualTarget(first.id),), "me")])
         assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
         store.commit([ManualChange(verb, (ManualTarget(second.id),), "me")])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
+def test_format_of_an_older_namespace_is_raised_by_the_first_gate(opened: Opened, redis_server: Server) -> None:
+    store = opened()
+    keys = store._keys
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        store = opened()
+        for gate in (None, Gate(BREAKER_GATE, Instant(0))):
+            assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+            store.commit([change_of(store.read(GetQueue("jobs")), gate=gate)])
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 

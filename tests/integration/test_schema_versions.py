@@ -15,6 +15,7 @@ from tests.servers.postgres import Server
 from redrive import connect
 from redrive.clock import Instant
 from redrive.errors import SchemaTooNew, SchemaTooOld, StoreError
+from redrive.model.holder import ItemHolder, encode_holders
 from redrive.stores.postgres import schema as postgres_schema
 from redrive.stores.sqlite import schema as sqlite_schema
 
@@ -122,6 +123,35 @@ def test_result_that_was_kept_before_results_named_their_queue_is_still_there(
         kept = broker.result(lease.id)
         assert kept is not None
         assert (kept.value, kept.queue, kept.put_to) == (42, "", None)
+
+
+def test_holders_of_before_an_item_could_have_several_are_kept(
+    empty_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = empty_database.schema
+    texts = [each if isinstance(each, str) else each.__name__ for each in schema.MIGRATIONS]
+    position = next(at for at, text in enumerate(texts) if "holder" in text)
+    names = ("ann", "[", '["ann",true]', '[["a",true],["b",true]]', 'ü"\\')
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:position])
+        earlier.setattr(schema, "NEWEST", schema.FIRST + position - 1)
+        with connect(empty_database.url, maintenance=False) as broker:
+            broker.create_queue("jobs")
+            for name in names:
+                broker.put("jobs", "waits", held_by=name)
+                broker.archive(broker.put("jobs", "archived", held_by=name).id)
+    with empty_database.admin() as admin:
+        for table in ("redrive_scheduled", "redrive_finished"):
+            for name in names:  # as a Redrive wrote it that knew only one
+                written = encode_holders((ItemHolder(name),))
+                quoted, raw = (each.replace("'", "''") for each in (written or "", name))
+                admin.execute(f"UPDATE {table} SET held_by = '{raw}' WHERE held_by = '{quoted}'")
+            assert {name for (name,) in admin.execute(f"SELECT held_by FROM {table}").fetchall()} == set(names)
+    with connect(empty_database.url, maintenance=False) as broker:
+        items = broker.find(status="any", archived=True).items
+        assert sorted(item.held_by for item in items) == sorted((name,) for name in names for _ in range(2))
+        assert [broker.unhold(name) for name in names] == [2] * len(names)
+        assert [lease.value for lease in broker.lease("jobs", 20)] == ["waits"] * len(names)
 
 
 _COUNTS = (

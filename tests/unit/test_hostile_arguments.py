@@ -220,7 +220,7 @@ USES: dict[str, dict[str, Any]] = {
     "restore": {"ids": [_DEAD], "actor": "ann"},
     "fail_items": {"ids": [_DEAD], "error": "broke", "actor": "ann", "force": False},
     "bury_items": {"ids": [_DEAD], "note": "why", "actor": "ann", "force": False},
-    "hold": {"ids": [_DEAD], "held_by": "ann"},
+    "hold": {"ids": [_DEAD], "held_by": "ann", "lasting": True},
     "unhold": {"held_by": "ann", "ids": [_DEAD]},
     "import_items": {"lines": [b""], "queue": "jobs", "actor": "ann", "progress": None},
     "start_operation": {"verb": "redrive", "where": None, "to": None, "rate": 5.0, "canary": 1,

@@ -41,7 +41,13 @@ MAX_BREAKERS = 200
 """The same for all kinds."""
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
+MAX_REASON_BYTES = 500
+"""The reasons of all breakers are read with their queue."""
 _FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
+_HOLDER = "breaker"
+_HOLDER_NAME = re.compile(
+    rf"{_HOLDER}:(?P<queue>.+):(?:{'|'.join(each.value for each in ErrorClass)}|{_FINGERPRINT_KIND.pattern})"
+)
 # What parts of a rule are called in other programs.
 _FOREIGN_NAMES = {
     "fail_max": "failures", "failure_threshold": "failures", "threshold": "failures", "interval": "window",
@@ -128,7 +134,7 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def holder(self, queue: str) -> str:
         """The name under which it holds items of its queue."""
-        return f"breaker:{queue}:{self.kind}"
+        return f"{_HOLDER}:{queue}:{self.kind}"
 
     def matches(self, failure: Failure | None) -> bool:
         """Whether a failure is of its kind."""
@@ -181,6 +187,12 @@ def entry_kinds(entry: FeedEntry) -> tuple[str, str]:
 def fingerprint_kind(fingerprint: str) -> str:
     """The kind of the breaker for a fingerprint."""
     return f"{FINGERPRINT}:{fingerprint}"
+
+
+def queue_of_holder(holder: str) -> str | None:
+    """The queue whose breaker holds items under that name. None: no breaker does."""
+    found = _HOLDER_NAME.fullmatch(holder)
+    return None if found is None else found["queue"]
 
 
 def rule_key(kind: str) -> str:

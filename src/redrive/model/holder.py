@@ -2,8 +2,8 @@
 
 An item has at most MAX_HOLDERS of them, each once, in the order in which they came. A *lasting* one stays with the item
 until it is taken away, wherever the item goes in its store: through retries, redrives, moves, the archive and deaths. A
-dead or archived item keeps it on record, and is held again when it is brought back. Others end with a retry or redrive,
-and with a death. A leased item has none.
+dead or archived item keeps it on record, and is held by it again once it is redriven or restored. Others end with a
+retry, a redrive or a death. A leased item has none.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from redrive.errors import InvalidInput
 from redrive.model.limits import check_label
 
 MAX_HOLDERS = 16
-"""Of one item. Those that come later are left out: the item is held anyway."""
+"""Of one item. More are skipped: the item is held anyway."""
 
 
-class Holder(NamedTuple):
+class ItemHolder(NamedTuple):
     """Who holds an item, and whether that lasts."""
 
     name: str
     is_lasting: bool = False
 
 
-Holders = tuple[Holder, ...]
+Holders = tuple[ItemHolder, ...]
 
 
 def holder_names(holders: Holders) -> tuple[str, ...]:
@@ -57,9 +57,9 @@ def add_holder(holders: Holders, name: str, *, is_lasting: bool = False) -> Hold
     """The holders with one more. One that is there may become lasting, and never passing again."""
     present = next((at for at, holder in enumerate(holders) if holder.name == name), None)
     if present is None:
-        return (*holders, Holder(name, is_lasting)) if len(holders) < MAX_HOLDERS else holders
+        return (*holders, ItemHolder(name, is_lasting)) if len(holders) < MAX_HOLDERS else holders
     lasts = is_lasting or holders[present].is_lasting
-    return (*holders[:present], Holder(name, lasts), *holders[present + 1 :])
+    return (*holders[:present], ItemHolder(name, lasts), *holders[present + 1 :])
 
 
 def add_lasting(holders: Holders, names: Iterable[str]) -> Holders:
@@ -76,11 +76,11 @@ def remove_holder(holders: Holders, name: str) -> Holders:
 
 def make_holders(names: Iterable[str]) -> Holders:
     """Holders that do not last, of an item that came from elsewhere."""
-    return tuple(Holder(name) for name in dict.fromkeys(names))[:MAX_HOLDERS]
+    return tuple(ItemHolder(name) for name in dict.fromkeys(names))[:MAX_HOLDERS]
 
 
 SEVERAL = "[["
-"""How the text of several holders begins. That of one holder never does."""
+"""The start of the text of several holders. That of one holder never has it."""
 
 
 def encode_holders(holders: Holders) -> str | None:
@@ -100,8 +100,8 @@ def decode_holders(text: str | None) -> Holders:
         return ()
     if text.startswith(SEVERAL):
         return _decode_several(text)
-    return (_decode_one(text) if text.startswith("[") else Holder(text),)
+    return (_decode_one(text) if text.startswith("[") else ItemHolder(text),)
 
 
 _decode_several = msgspec.json.Decoder(Holders).decode
-_decode_one = msgspec.json.Decoder(Holder).decode
+_decode_one = msgspec.json.Decoder(ItemHolder).decode

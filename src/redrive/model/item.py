@@ -188,7 +188,8 @@ class Item(msgspec.Struct, frozen=True):
     """From when it may be leased (pending, failed)."""
     expire_deadline: Instant | None = None
     held_by: tuple[str, ...] = ()
-    """The names that keep it from being leased. Of a dead or archived item, those that will when it is brought back."""
+    """The names that keep it from being leased. Of a dead or archived item, those that will once it is redriven
+    or restored."""
     lasting_holders: tuple[str, ...] = ()
     """Those of them that last until they are taken away, whatever happens to the item in its store."""
     worker: str | None = None

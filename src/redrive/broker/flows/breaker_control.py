@@ -20,13 +20,22 @@ from redrive.broker.flows.queues import MAX_ROUNDS, get, unsettled
 from redrive.broker.validation import check_note, check_positive
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import BreakerNotOpen, InvalidInput, short_repr
-from redrive.model.breaker import Breaker, BreakerStatus, breaker_gate, check_kind, fingerprint_kind, open_breaker
+from redrive.model.breaker import (
+    MAX_REASON_BYTES,
+    Breaker,
+    BreakerStatus,
+    breaker_gate,
+    check_kind,
+    fingerprint_kind,
+    open_breaker,
+)
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.gate import Gate
 from redrive.model.group import Group
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats
+from redrive.model.text import clean_text
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -41,7 +50,7 @@ def list_breakers(core: Core, queue: str | None) -> Flow[tuple[BreakerStatus, ..
     )
     found: list[BreakerStatus] = []
     for each, breaker in _not_closed(queues):
-        found.append((yield from _status(core, each, breaker)))
+        found.append((yield from breaker_status(core, each, breaker)))
     return tuple(found)
 
 
@@ -60,7 +69,7 @@ def list_group_breakers(core: Core, groups: Sequence[Group]) -> Flow[dict[str, t
     for queue, breaker in _not_closed(queues):
         of_cause = [group.fingerprint for group in groups if _is_cause(queue, breaker, group)]
         if of_cause:
-            status = yield from _status(core, queue, breaker)
+            status = yield from breaker_status(core, queue, breaker)
             found |= {each: (*found.get(each, ()), status) for each in of_cause}
     return found
 
@@ -85,14 +94,14 @@ def open_by_hand(
         if present is not None and not present.is_closing:
             return present, gate
         rule = rule_for(found, kind)
-        reason = note or f"opened by {name}"
+        reason = clean_text(note or f"opened by {name}", MAX_REASON_BYTES)
         breaker = open_breaker(kind, rule, reason, core.clock.now(), open_for=duration, opened_by=name)
         return breaker, gate if breaker.holds else breaker_gate(breaker, rule)
 
     changed = yield from _change(core, queue, kind, change, name, note)
     breaker = next(each for each in changed.breakers if each.kind == kind)
     yield from enforce(core, changed, breaker)
-    return (yield from _status(core, changed, breaker))
+    return (yield from breaker_status(core, changed, breaker))
 
 
 def close_by_hand(core: Core, queue: str, kind: str, note: str | None, actor: str | None) -> Flow[int]:
@@ -136,9 +145,10 @@ def _change(core: Core, name: str, kind: str, change: _Change, actor: str, note:
     raise unsettled(core, name)
 
 
-def _status(core: Core, queue: Queue, breaker: Breaker) -> Flow[BreakerStatus]:
+def breaker_status(core: Core, queue: Queue, breaker: Breaker) -> Flow[BreakerStatus]:
+    """A breaker of a queue for people: with its state now, and how many items wait for it."""
     if breaker.holds:
-        waiting = yield from count_all(Filter(status=None, held_by=breaker.holder(queue.name)))
+        waiting = yield from count_all(Filter(queue=queue.name, status=None, held_by=breaker.holder(queue.name)))
     else:
         stats: QueueStats = yield from run_query(GetStats(queue.name))
         waiting = stats.pending + stats.failed

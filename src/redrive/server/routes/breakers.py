@@ -15,9 +15,7 @@ from redrive.server.route import Route, one_queue
 from redrive.wire.json_views import defined, view_of, view_type
 
 BreakerView = view_type(BreakerStatus)
-BreakersView = defined(
-    "Breakers", [("breakers", list[BreakerView])], "Breakers that are not closed, by queue and kind."
-)  # type: ignore[valid-type]
+BreakersView = defined("Breakers", [("breakers", list[BreakerView])], "Breakers that are not closed.")  # type: ignore[valid-type]
 Kind = Annotated[
     Label,
     msgspec.Meta(

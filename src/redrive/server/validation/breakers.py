@@ -12,12 +12,14 @@ from redrive.model.breaker import (
     MAX_BREAKERS,
     MAX_FINGERPRINT_BREAKERS,
     MAX_PROBES,
+    MAX_REASON_BYTES,
     RULE_KEYS,
     Breaker,
     rule_key,
 )
 from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.limits import check_instant, check_label
+from redrive.model.text import clean_text
 from redrive.server.validation import values
 
 _replace = msgspec.structs.replace
@@ -51,7 +53,7 @@ def _checked(breaker: Breaker) -> Breaker:
     values.ids(breaker.probes, MAX_PROBES)
     if breaker.opened_by is not None:
         check_label("opened_by", breaker.opened_by)
-    return _replace(breaker, reason=check_note("reason", breaker.reason) or "")
+    return _replace(breaker, reason=clean_text(breaker.reason, MAX_REASON_BYTES))
 
 
 def _check_gate(gate: Gate) -> None:

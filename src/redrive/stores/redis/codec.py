@@ -15,7 +15,7 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
-from redrive.model.holder import Holder, Holders
+from redrive.model.holder import Holders, ItemHolder
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
 from redrive.stores.redis.keys import digits, long, short
@@ -287,7 +287,7 @@ def encode_held(holders: Holders) -> str | Holders | None:
 def _holders(held: str | Holders | None) -> Holders:
     if held is None:
         return ()
-    return (Holder(held),) if isinstance(held, str) else held
+    return (ItemHolder(held),) if isinstance(held, str) else held
 
 
 def _instant(value: int | None) -> Instant | None:

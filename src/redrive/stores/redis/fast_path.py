@@ -16,7 +16,7 @@ from redrive.contract import Call
 from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
 from redrive.errors import InvalidName, RedriveError
-from redrive.model.holder import MAX_HOLDERS, Holder, add_lasting
+from redrive.model.holder import MAX_HOLDERS, ItemHolder, add_lasting
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id_suffix, parse_token
 from redrive.model.item import HistoryEntry, HistoryEvent
 from redrive.model.judge import RETRY_STATUSES, RetryVerdict
@@ -240,7 +240,7 @@ def _options(new: NewItem) -> dict[str, Any] | None:
     if new.expire_timeout is not None:
         options["x"] = new.expire_timeout
     if new.held_by is not None:
-        options["h"] = encode_held((Holder(new.held_by, new.hold_is_lasting),))
+        options["h"] = encode_held((ItemHolder(new.held_by, new.hold_is_lasting),))
     if new.idempotency_key is not None:
         options["k"] = new.idempotency_key
         options["g"] = hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).hexdigest()

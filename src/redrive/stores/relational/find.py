@@ -19,7 +19,6 @@ from redrive.errors import QueueNotFound
 from redrive.model.classify import ErrorClass
 from redrive.model.death import Cause, DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, FilterSubject, matches, meets_headers
-from redrive.model.holder import holder_names
 from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
 from redrive.model.item import Counters, Status
 from redrive.model.search_terms import SearchQuery, parse_query
@@ -308,7 +307,7 @@ class _SearchPlan(NamedTuple):
         name = self.scope.names.get(queue)
         if name is None or self.queue not in (None, queue):
             return None
-        redrives, held_by = (0, ()) if item_row is None else (item_row.redrives, holder_names(item_row.holders))
+        redrives, held_by = (0, ()) if item_row is None else (item_row.redrives, item_row.held_by)
         return FilterSubject(
             make_id(item_no, id_suffix),
             Status.DEAD if section > 0 else Status.ARCHIVED,
@@ -353,7 +352,7 @@ class _SearchPlan(NamedTuple):
         decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
         facts = FilterSubject(
             item_row.id, item_row.status, False, name, origin_queue or name, put_at, item_row.counters,
-            holder_names(item_row.holders), headers=decoded,
+            item_row.held_by, headers=decoded,
         )  # fmt: skip
         return Candidate(item_no, item_no, facts)
 

@@ -125,7 +125,7 @@ def _full_item(
         counters=item_row.counters,
         ready_at=item_row.ready_at if working else None,
         expire_deadline=item_row.expire_deadline,
-        held_by=holder_names(item_row.holders),
+        held_by=item_row.held_by,
         lasting_holders=holder_names(lasting_holders(item_row.holders)),
         worker=item_row.worker,
         lease_deadline=item_row.deadline,

@@ -16,7 +16,7 @@ from redrive.errors import RedriveError
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
-from redrive.model.holder import Holders, decode_holders, encode_holders
+from redrive.model.holder import Holders, decode_holders, encode_holders, holder_names
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -80,6 +80,10 @@ class ItemRow(msgspec.Struct):
     @property
     def id(self) -> ItemId:
         return make_id(self.item_no, self.id_suffix)
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        return holder_names(self.holders)
 
     @property
     def counters(self) -> Counters:
@@ -353,16 +357,8 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
     assert item_row.ended_at is not None or dropped_at is not None
     archived_from = None if item_row.archived_from is None else item_row.archived_from.value
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
-    ended = (
-        item_row.item_no,
-        item_row.queue,
-        item_row.status.value if dropped_at is None else DROPPED,
-        item_row.ended_at if dropped_at is None else dropped_at,
-        dead_reason,
-        archived_from,
-        held_by,
-        *result,
-    )
+    status, ended_at = (item_row.status.value, item_row.ended_at) if dropped_at is None else (DROPPED, dropped_at)
+    ended = (item_row.item_no, item_row.queue, status, ended_at, dead_reason, archived_from, held_by, *result)
     batch.write(_INSERT_FINISHED, (*ended, *_state(item_row)))
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
@@ -370,7 +366,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
 
 
 def _listed_holders(item_row: ItemRow) -> Holders:
-    """Return the holders that have rows of their own: one alone is found by the state row."""
+    """Return the holders that are in redrive_holder: one alone is found by the state row."""
     return item_row.holders if len(item_row.holders) > 1 and item_row.status is not Status.MOVING else ()
 
 

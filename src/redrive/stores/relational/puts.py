@@ -12,7 +12,7 @@ from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failu
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import PayloadTooLarge, RedriveError
 from redrive.model.feed import FeedKind
-from redrive.model.holder import Holder
+from redrive.model.holder import ItemHolder
 from redrive.model.ids import PARTITION_BITS, ItemId
 from redrive.model.item import NO_OVERRIDES, HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind
@@ -238,7 +238,7 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int,
         remember_key(batch, row, item, number, id_suffix)
     if item.source_id is not None:
         remember_source(batch, row, item.source_id, number, id_suffix)
-    holders = () if item.held_by is None else (Holder(item.held_by, item.hold_is_lasting),)
+    holders = () if item.held_by is None else (ItemHolder(item.held_by, item.hold_is_lasting),)
     item_row = ItemRow(
         number, id_suffix, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
         _expire_deadline(batch, row, item.expire_timeout), holders=holders,

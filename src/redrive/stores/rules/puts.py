@@ -12,7 +12,7 @@ from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failu
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
 from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
-from redrive.model.holder import Holder
+from redrive.model.holder import ItemHolder
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
@@ -209,7 +209,7 @@ def _write(state: State, step: _Step) -> None:
         ready_at=Instant(ready_at),
         expire_timeout=new.expire_timeout,
         expire_deadline=None if timeout is None else Instant(state.now + timeout),
-        holders=() if new.held_by is None else (Holder(new.held_by, new.hold_is_lasting),),
+        holders=() if new.held_by is None else (ItemHolder(new.held_by, new.hold_is_lasting),),
         idempotency_key=new.idempotency_key,
         overrides=new.overrides,
         source_id=new.source_id,

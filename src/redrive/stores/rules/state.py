@@ -125,7 +125,7 @@ class State:
         return item
 
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
-        """Some of the items that this name holds, or will hold when they are brought back."""
+        """Some of the items that have this holder."""
         return list(islice(self.held.get(held_by, ()), limit))
 
     def destinations(self) -> list[str]:
@@ -199,7 +199,7 @@ class State:
                 item.grant = None
             if status is Status.DEAD:
                 item.holders = lasting_holders(item.holders)
-            elif status is Status.ACTIVE or status is Status.COMPLETED:
+            elif status is Status.COMPLETED:
                 item.holders = ()
             if status is not Status.MOVING:
                 item.route = None
@@ -357,9 +357,8 @@ class State:
 
     def _unfile_held(self, item: Record) -> None:
         for name, _ in item.holders:
-            held = self.held[name]
-            del held[item.id]
-            if not held:
+            del self.held[name][item.id]
+            if not self.held[name]:
                 del self.held[name]
 
     def _file_moving(self, item: Record) -> None:

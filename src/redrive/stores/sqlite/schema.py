@@ -219,7 +219,7 @@ def _add_holders(connection: apsw.Connection, now: Instant) -> None:
         CREATE INDEX redrive_holder_name ON redrive_holder (namespace, name);
         DROP INDEX redrive_scheduled_held;""")
     for table in ("redrive_scheduled", "redrive_finished"):
-        # A name that begins like the text of several is kept as that of one.
+        # A name that could be taken for the text of several is written as such a text.
         connection.execute(f"""
             UPDATE {table} SET held_by = '[' || json_quote(held_by) || ',false]' WHERE substr(held_by, 1, 1) = '[';
             CREATE INDEX {table}_held ON {table} (held_by) WHERE substr(held_by, 1, 2) <> '{SEVERAL}'""")

@@ -1,4 +1,4 @@
-"""Holders of items: several at a time, lasting ones, those that come with a verdict; and holds fenced by a version."""
+"""Holders of items: several at a time, and lasting ones; and holds fenced by a version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.contract.admin_calls import (
 )
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Complete, LeaseByIds, ReturnLease, Settle, StaleSettings
-from redrive.errors import InvalidInput, ItemHeld, QueueNotFound
+from redrive.errors import ItemHeld, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.filter import Filter
 from redrive.model.holder import MAX_HOLDERS
@@ -31,12 +31,12 @@ from redrive.model.judge import OutcomeKind, Verdict
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.testing.conformance.actions import take_all, values
-from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite, put
+from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairSuite, StoreSuite
 from redrive.testing.fake_clock import FakeClock
 
 BOOM = Failure("ValueError", "boom")
 NAMES = ("ann", "[", '["ann",true]', '[["ann",true],["bob",false]]', 'a "quoted" name', "ünïcode", "n\nl")
-"""Names of holders, some of which look like the texts by which stores keep holders."""
+"""Names of holders, some of which could be taken for the texts by which stores keep holders."""
 
 
 class HolderConformance(StoreSuite):
@@ -330,68 +330,6 @@ class LastingHoldConformance(StoreSuite):
         assert direct.do(Complete(lease.token)).status is None
 
 
-class HeldVerdictConformance(StoreSuite):
-    """A verdict holds the item that it retries, in the transaction of the settle."""
-
-    @pytest.mark.parametrize("status", [Status.FAILED, Status.PENDING])
-    def test_retried_item_is_held_from_then_on(self, direct: StoreDriver, status: Status) -> None:
-        direct.queue()
-        (id,) = direct.put(b"a")
-        verdict = RetryVerdict(0, status, ("breaker", "other", "breaker"))
-        settled = direct.do(Settle(direct.take().token, OutcomeKind.FAILED, verdict, direct.version(), BOOM))
-        assert (settled.status, settled.counters.attempts, settled.counters.failures) == (status, 1, 1)
-        assert direct.get(id).lasting_holders == ("breaker", "other")
-        for name in ("breaker", "other"):
-            assert list(direct.lease()) == []
-            assert direct.do(Unhold(name)) == 1
-        assert direct.take().id == id
-
-    def test_item_that_is_put_with_a_failure_is_held_by_its_verdict(self, direct: StoreDriver) -> None:
-        direct.queue()
-        verdict = RetryVerdict(0, Status.FAILED, ("breaker",))
-        given: dict[str, Any] = {"failure": BOOM, "verdict": verdict, "version": direct.version()}
-        (id,), (both,) = direct.put(b"a", **given), direct.put(b"b", held_by="ann", **given)
-        assert (direct.get(id).held_by, direct.get(both).held_by) == (("breaker",), ("ann", "breaker"))
-        assert direct.get(both).lasting_holders == ("breaker",)
-        assert (direct.do(Unhold("breaker")), [lease.id for lease in direct.lease(limit=2)]) == (2, [id])
-
-    def test_failure_under_a_known_key_leaves_the_holders_as_they_are(self, direct: StoreDriver) -> None:
-        direct.queue()
-        (id,) = direct.put(b"a", idempotency_key="k", held_by="ann")
-        verdict = RetryVerdict(0, Status.FAILED, ("breaker",))
-        direct.put(b"a", idempotency_key="k", failure=BOOM, verdict=verdict, version=direct.version())
-        assert (direct.get(id).held_by, direct.get(id).counters.failures) == (("ann",), 1)
-
-    def test_verdict_with_too_many_holders_is_refused(self, direct: StoreDriver) -> None:
-        direct.queue()
-        direct.put(b"a")
-        lease = direct.take()
-        verdict = RetryVerdict(0, Status.FAILED, tuple(f"holder {number}" for number in range(MAX_HOLDERS + 1)))
-        assert isinstance(
-            direct.do(Settle(lease.token, OutcomeKind.FAILED, verdict, direct.version(), BOOM)), InvalidInput
-        )
-        refused = direct.do(put(b"b", failure=BOOM, verdict=verdict, version=direct.version()))
-        assert isinstance(refused, InvalidInput)
-        assert isinstance(direct.do(Complete(lease.token)), Settled)
-
-    def test_program_does_not_hold_by_its_verdict(self, broker: Broker) -> None:
-        broker.create_queue("jobs", retry={"attempts": 3})
-        broker.put("jobs", 1)
-        (lease,) = broker.lease("jobs")
-        with pytest.raises(InvalidInput, match="hold"):
-            broker.fail(lease, "boom", verdict=RetryVerdict(0, Status.FAILED, ("ann",)))
-        broker.complete(lease)
-
-    def test_stale_verdict_holds_nothing(self, direct: StoreDriver) -> None:
-        direct.queue()
-        (id,) = direct.put(b"a")
-        lease, version = direct.take(), direct.version()
-        direct.do(UpdateQueue("jobs", QueueSettings(max_losses=7), version, "ada"))
-        verdict = RetryVerdict(0, Status.FAILED, ("breaker",))
-        assert isinstance(direct.do(Settle(lease.token, OutcomeKind.FAILED, verdict, version, BOOM)), StaleSettings)
-        assert (direct.get(id).status, direct.do(Unhold("breaker"))) == (Status.ACTIVE, 0)
-
-
 class HolderTransferConformance(StorePairSuite):
     """A lasting hold ends where its item leaves the store; another one goes along."""
 
@@ -404,7 +342,7 @@ class HolderTransferConformance(StorePairSuite):
         pair.source.hold(ids[:1], "bob")
         pair.source.move(ids, pair.there("inbox"))
         assert [set(pair.source.get(id).held_by) for id in ids] == [{"ann", "bob"}, set()]
-        assert pair.source.unhold("ann") == 0  # it is on its way
+        assert pair.source.unhold("ann") == 0  # it is moving
         clock.advance("1s")
         assert pair.source.run_maintenance().moved == 2
         assert values(take_all(pair.target, "inbox")) == [1]

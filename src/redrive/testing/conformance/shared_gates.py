@@ -5,6 +5,7 @@ from __future__ import annotations
 from redrive import Broker
 from redrive.clock import Instant
 from redrive.contract.item_calls import Settle
+from redrive.contract.queries import GetNextDue
 from redrive.model.breaker import Breaker
 from redrive.model.duration import SECOND
 from redrive.model.gate import BREAKER_GATE, Gate
@@ -74,6 +75,7 @@ class GateWaitConformance(StoreSuite):
         broker.run_maintenance()
         assert broker.run_maintenance().promoted == 0
         assert broker.lease("jobs") == []
+        assert direct.read(GetNextDue()) is None
 
 
 class SharedGateConformance(Suite):
@@ -119,6 +121,19 @@ class SharedGateConformance(Suite):
         assert one.lease("jobs") == []
         clock.advance("10s")
         assert len(one.lease("jobs", 5)) == 3
+
+    def test_worker_is_woken_when_another_broker_removes_the_gate(
+        self, open_broker: OpenBroker, clock: FakeClock
+    ) -> None:
+        self.require("supports_processes")
+        one, two = open_broker(), open_broker()
+        one.create_queue("jobs")
+        one.put("jobs", 1)
+        self.set_gate(one, allowance=0)
+        worker = waiting(one, clock)
+        two._core.call(change_of(two.get_queue("jobs"), gate=None))
+        clock.advance("1s")
+        assert values(worker.result()) == [1]
 
     def test_gates_and_breakers_survive_a_restart(self, open_broker: OpenBroker, clock: FakeClock) -> None:
         self.require("is_durable")

@@ -50,12 +50,8 @@ from redrive.testing.conformance.find import FilterConformance, PageConformance
 from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
-from redrive.testing.conformance.holders import (
-    HeldVerdictConformance,
-    HolderConformance,
-    HolderTransferConformance,
-    LastingHoldConformance,
-)
+from redrive.testing.conformance.held_verdicts import HeldVerdictConformance
+from redrive.testing.conformance.holders import HolderConformance, HolderTransferConformance, LastingHoldConformance
 from redrive.testing.conformance.idempotency import CaptureConformance, IdempotencyConformance
 from redrive.testing.conformance.invalid_input import NameConformance, NamespaceConformance, RefusalConformance
 from redrive.testing.conformance.item_keys import (
