@@ -14,7 +14,8 @@
     ├── NotFound
     │   ├── QueueNotFound
     │   ├── ItemNotFound
-    │   └── OperationNotFound
+    │   ├── OperationNotFound
+    │   └── BreakerNotOpen
     ├── Refused                  the call is well formed, but not now or not on this
     │   ├── QueueExists
     │   ├── QueueInUse           others name it as their dead queue
@@ -229,6 +230,18 @@ class OperationNotFound(NotFound):
         super().__init__(f"operation {_show(id)} does not exist; operations() lists those that are kept")
 
 
+class BreakerNotOpen(NotFound):
+    """The breaker is closed already, or never was open."""
+
+    code = "breaker_not_open"
+
+    def __init__(self, queue: str, kind: str) -> None:
+        self.queue, self.kind = queue, kind
+        super().__init__(
+            f"breaker {_show(kind)} of queue {_show(queue)} is not open; list_breakers() lists those that are"
+        )
+
+
 # The call is well formed, but not now or not on this.
 
 
@@ -368,16 +381,6 @@ class QueuePaused(Refused):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(f"queue {_show(queue)} is paused and gives no leases; resume it first")
-
-
-class BreakerNotOpen(NotFound):
-    """The breaker is closed already, or there is none of that kind."""
-
-    code = "breaker_not_open"
-
-    def __init__(self, queue: str, kind: str) -> None:
-        self.queue, self.kind = queue, kind
-        super().__init__(f"breaker {_show(kind)} of queue {_show(queue)} is not open")
 
 
 class QueueGated(Refused):

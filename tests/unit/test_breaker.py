@@ -22,6 +22,7 @@ from redrive.model.breaker import (
     open_breaker,
     parse_breaker_rules,
     probe_outcome,
+    queue_of_holder,
     reopen,
 )
 from redrive.model.classify import ErrorClass
@@ -168,6 +169,17 @@ def test_outcomes_of_probes() -> None:
     ]
     for probe, outcome in cases:
         assert probe_outcome(breaker, probe) is outcome
+
+
+@pytest.mark.parametrize("name", ["jobs", "a:fingerprint", "breaker:b:network", "x:fingerprint:ab"])
+@pytest.mark.parametrize("kind", ["network", "fingerprint:0af3"])
+def test_holder_names_the_queue_whose_operators_may_release_what_it_holds(name: str, kind: str) -> None:
+    assert queue_of_holder(open_breaker(kind, BreakerRule(), "", NOW).holder(name)) == name
+
+
+@pytest.mark.parametrize("name", ["ann", "breaker", "breaker:jobs", "breaker::network", "my-breaker:jobs:network", ""])
+def test_other_holders_are_of_no_queue(name: str) -> None:
+    assert queue_of_holder(name) is None
 
 
 def test_changes_between_two_states() -> None:

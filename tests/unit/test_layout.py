@@ -25,7 +25,7 @@ SHARED = {
         "async_broker",
         "replies",
     ),
-    *("lease_by_id", "flows", "archive"),
+    *("lease_by_id", "flows", "archive", "breaker", "breakers"),
 }
 """Names of the same part of the same contract in several layers or backends."""
 TRADE_NOUNS = {"tracing"}

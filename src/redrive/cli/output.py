@@ -62,6 +62,7 @@ COLOURS = {
     "dropped": "bright_black", "breaker_opened": "red", "breaker_closed": "green",
     "finished": "green", "running": "blue", "watching": "cyan", "paused": "yellow", "stopped": "red",
     "cancelled": "bright_black", "ok": "green", "warn": "yellow", "fail": "red",
+    "open": "red", "half_open": "yellow", "closing": "cyan",
 }  # fmt: skip
 """Statuses and outcomes, each with its colour."""
 _WHOLE_ID = re.compile(r"\b[0-9a-f]{32}\b")

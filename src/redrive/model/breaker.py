@@ -44,6 +44,10 @@ LONGEST_OPEN_FOR = 10 * MINUTE
 MAX_REASON_BYTES = 500
 """The reasons of all breakers are read with their queue."""
 _FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
+_HOLDER = "breaker"
+_HOLDER_NAME = re.compile(
+    rf"{_HOLDER}:(?P<queue>.+):(?:{'|'.join(each.value for each in ErrorClass)}|{_FINGERPRINT_KIND.pattern})"
+)
 # What parts of a rule are called in other programs.
 _FOREIGN_NAMES = {
     "fail_max": "failures", "failure_threshold": "failures", "threshold": "failures", "interval": "window",
@@ -130,7 +134,7 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def holder(self, queue: str) -> str:
         """The name under which it holds items of its queue."""
-        return f"breaker:{queue}:{self.kind}"
+        return f"{_HOLDER}:{queue}:{self.kind}"
 
     def matches(self, failure: Failure | None) -> bool:
         """Whether a failure is of its kind."""
@@ -183,6 +187,12 @@ def entry_kinds(entry: FeedEntry) -> tuple[str, str]:
 def fingerprint_kind(fingerprint: str) -> str:
     """The kind of the breaker for a fingerprint."""
     return f"{FINGERPRINT}:{fingerprint}"
+
+
+def queue_of_holder(holder: str) -> str | None:
+    """The queue whose breaker holds items under that name. None: no breaker does."""
+    found = _HOLDER_NAME.fullmatch(holder)
+    return None if found is None else found["queue"]
 
 
 def rule_key(kind: str) -> str:
@@ -275,7 +285,7 @@ def parse_breaker_rules(name: str, value: Any) -> dict[str, BreakerRule]:
 def _rule_key(name: str, key: Any) -> str:
     if key not in RULE_KEYS:
         meant = f"{suggest(key, RULE_KEYS, {})}; there are {', '.join(RULE_KEYS)}"
-        raise InvalidSetting(name, f"has {short_repr(key, 40)}, which is no kind of breaker{meant}")
+        raise InvalidSetting(f"{name}.{key!s:.40}", f"is no kind of breaker{meant}")
     return str(key)
 
 
@@ -293,7 +303,7 @@ def _parse_rule(name: str, value: Any) -> BreakerRule:
         if key not in BreakerRule.__struct_fields__:
             known = BreakerRule.__struct_fields__
             meant = f"{suggest(key, known, _FOREIGN_NAMES)}; there are {', '.join(known)}"
-            raise InvalidSetting(f"{name}.{short_repr(key, 40)}", f"is not part of a breaker's rule{meant}")
+            raise InvalidSetting(f"{name}.{key:.40}", f"is not part of a breaker's rule{meant}")
     return BreakerRule(**{key: _PARSERS[key](f"{name}.{key}", each) for key, each in given.items()})
 
 

@@ -25,6 +25,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "queue_not_found": 404,
     "item_not_found": 404,
     "operation_not_found": 404,
+    "breaker_not_open": 404,
     "result_unavailable": 404,
     "result_not_kept": 404,
     "refused": 409,

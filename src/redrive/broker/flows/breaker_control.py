@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from redrive.broker.flow import Flow, run_query
@@ -20,10 +20,19 @@ from redrive.broker.flows.queues import MAX_ROUNDS, get, unsettled
 from redrive.broker.validation import check_note, check_positive
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import BreakerNotOpen, InvalidInput, short_repr
-from redrive.model.breaker import MAX_REASON_BYTES, Breaker, BreakerStatus, breaker_gate, check_kind, open_breaker
+from redrive.model.breaker import (
+    MAX_REASON_BYTES,
+    Breaker,
+    BreakerStatus,
+    breaker_gate,
+    check_kind,
+    fingerprint_kind,
+    open_breaker,
+)
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.gate import Gate
+from redrive.model.group import Group
 from redrive.model.limits import check_name
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.text import clean_text
@@ -40,10 +49,36 @@ def list_breakers(core: Core, queue: str | None) -> Flow[tuple[BreakerStatus, ..
         (yield from run_query(ListQueues())) if queue is None else ((yield from get(core, queue)),)
     )
     found: list[BreakerStatus] = []
-    for each in queues:
-        for breaker in sorted(each.breakers, key=lambda breaker: breaker.kind):
-            found.append((yield from _status(core, each, breaker)))
+    for each, breaker in _not_closed(queues):
+        found.append((yield from breaker_status(core, each, breaker)))
     return tuple(found)
+
+
+def _not_closed(queues: Iterable[Queue]) -> Iterator[tuple[Queue, Breaker]]:
+    for queue in queues:
+        yield from ((queue, breaker) for breaker in sorted(queue.breakers, key=lambda breaker: breaker.kind))
+
+
+def list_group_breakers(core: Core, groups: Sequence[Group]) -> Flow[dict[str, tuple[BreakerStatus, ...]]]:
+    """For each fingerprint of these groups of dead letters, the breakers of its cause that are not closed.
+
+    A breaker of a class is one of them if letters of the group are in its queue, or in a dead queue of it.
+    """
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
+    found: dict[str, tuple[BreakerStatus, ...]] = {}
+    for queue, breaker in _not_closed(queues):
+        of_cause = [group.fingerprint for group in groups if _is_cause(queue, breaker, group)]
+        if of_cause:
+            status = yield from breaker_status(core, queue, breaker)
+            found |= {each: (*found.get(each, ()), status) for each in of_cause}
+    return found
+
+
+def _is_cause(queue: Queue, breaker: Breaker, group: Group) -> bool:
+    if breaker.kind == fingerprint_kind(group.fingerprint):
+        return True
+    places = {queue.name, *queue.settings.dead_queues()}
+    return breaker.kind == group.error_class and not places.isdisjoint(group.queues)
 
 
 def open_by_hand(
@@ -66,7 +101,7 @@ def open_by_hand(
     changed = yield from _change(core, queue, kind, change, name, note)
     breaker = next(each for each in changed.breakers if each.kind == kind)
     yield from enforce(core, changed, breaker)
-    return (yield from _status(core, changed, breaker))
+    return (yield from breaker_status(core, changed, breaker))
 
 
 def close_by_hand(core: Core, queue: str, kind: str, note: str | None, actor: str | None) -> Flow[int]:
@@ -110,9 +145,10 @@ def _change(core: Core, name: str, kind: str, change: _Change, actor: str, note:
     raise unsettled(core, name)
 
 
-def _status(core: Core, queue: Queue, breaker: Breaker) -> Flow[BreakerStatus]:
+def breaker_status(core: Core, queue: Queue, breaker: Breaker) -> Flow[BreakerStatus]:
+    """A breaker of a queue for people: with its state now, and how many items wait for it."""
     if breaker.holds:
-        waiting = yield from count_all(Filter(status=None, held_by=breaker.holder(queue.name)))
+        waiting = yield from count_all(Filter(queue=queue.name, status=None, held_by=breaker.holder(queue.name)))
     else:
         stats: QueueStats = yield from run_query(GetStats(queue.name))
         waiting = stats.pending + stats.failed

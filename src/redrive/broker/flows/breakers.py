@@ -196,15 +196,21 @@ def change_breakers(
     core.cache_queue(changed)
     if isinstance(result, StaleSettings):
         return None
-    log_changes(queue, changed, actor)
+    _report_changes(core, queue, changed, actor)
     return changed
 
 
-def log_changes(before: Queue, after: Queue, actor: str) -> None:
-    """Log what opened and closed."""
+def _report_changes(core: Core, before: Queue, after: Queue, actor: str) -> None:
+    """Log and count what opened and closed. What an operator does is no warning to that operator."""
     for opened, breaker in breaker_changes(before.breakers, after.breakers):
         event = "breaker_opened" if opened else "breaker_closed"
-        _log.warning(event, queue=after.name, breaker=breaker.kind, reason=breaker.reason, actor=actor)
+        fields = {"queue": after.name, "breaker": breaker.kind, "reason": breaker.reason, "actor": actor}
+        if actor == ACTOR:
+            _log.warning(event, **fields)
+        else:
+            _log.info(event, **fields)
+        if core.meter is not None:
+            core.meter.breaker_changed(after.name, breaker, opened=opened)
 
 
 def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> Flow[tuple[Breaker | None, Gate | None]]:

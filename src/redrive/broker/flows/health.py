@@ -6,13 +6,17 @@ import msgspec
 
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, run_query
-from redrive.broker.flows.breaker_control import list_breakers
+from redrive.broker.flows.breaker_control import breaker_status
 from redrive.broker.flows.moves import STUCK_AFTER
-from redrive.contract.queries import ListMoveTargets, MoveTarget
+from redrive.contract.queries import ListMoveTargets, ListQueues, MoveTarget
 from redrive.errors import StoreUnavailable
 from redrive.model.duration import format_duration
-from redrive.model.text import join_lines
+from redrive.model.queue import Queue
+from redrive.model.text import join_lines, pluralize
 from redrive.store import Durability, Store
+
+BREAKER_WARNING = "A circuit breaker is not closed"
+"""The start of the sentence about each that is open, half-open or closing."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -45,7 +49,16 @@ def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
 
 
 def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
-    return tuple(f"A circuit breaker is not closed: {each}" for each in (yield from list_breakers(core, None)))
+    """A sentence for each queue: about the breaker that opened first, and how many others there are."""
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
+    warnings: list[str] = []
+    for queue in queues:
+        if queue.breakers:
+            first = yield from breaker_status(core, queue, min(queue.breakers, key=lambda each: each.opened_at))
+            others = len(queue.breakers) - 1
+            more = f"; {pluralize(others, 'other breaker')} of this queue too" if others else ""
+            warnings.append(f"{BREAKER_WARNING}: {first}{more}")
+    return tuple(warnings)
 
 
 def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
