@@ -64,7 +64,7 @@ class SetBreakers(TaggedStruct, frozen=True):
 
     name: str
     breakers: tuple[Breaker, ...]
-    """All that are not closed."""
+    """All that are not closed: at most MAX_BREAKERS."""
     version: int
     actor: str
     verb: str
