@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, short_repr
-from redrive.model.caller_input import exact_str, table
+from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
@@ -202,8 +202,10 @@ def rule_key(kind: str) -> str:
 
 def check_kind(kind: object) -> str:
     """The kind of a breaker that a person names, if there can be one."""
-    if isinstance(kind, str) and ((kind in RULE_KEYS and kind != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(kind)):
-        return exact_str(kind)
+    with checking_input("kind"):
+        text = exact_str(kind) if isinstance(kind, str) else ""
+    if (text in RULE_KEYS and text != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(text):
+        return text
     kinds = ", ".join(key for key in RULE_KEYS if key != FINGERPRINT)
     raise InvalidInput(f"{short_repr(kind, 60)} is no kind of breaker; there are {kinds} and {FINGERPRINT}:DIGITS")
 
