@@ -296,10 +296,14 @@ def arguments_of(broker: Broker, name: str) -> dict[str, Any]:
 def called(broker: Broker, face: str, name: str, arguments: dict[str, Any]) -> Any:
     if face == "blocking":
         given = getattr(broker, name)(**arguments)
+        if any(given is each for each in arguments.values()):  # a hook comes back to who decorates with it
+            return None
         return list(itertools.islice(given, 3)) if isinstance(given, Iterator) else given
 
     async def call() -> Any:
         given = getattr(AsyncBroker(broker._core), name)(**arguments)
+        if any(given is each for each in arguments.values()):
+            return None
         if isinstance(given, AsyncIterator):
             return [each async for each in given]
         return await given if inspect.isawaitable(given) else given
