@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.servers.http import HttpServer
-from tests.servers.postgres import _free_port as free_port
+from tests.servers.reserved_port import ReservedPort
 from tests.until import until
 
 PATIENCE_SECONDS = 30.0
@@ -304,7 +304,8 @@ def test_every_address_may_be_listened_on_when_that_is_said(tmp_path: Path) -> N
 
 
 def test_file_of_the_project_says_where_to_listen_and_which_queues_there_are(tmp_path: Path) -> None:
-    port = free_port()
+    reserved = ReservedPort()
+    port = reserved.number
     (tmp_path / "redrive.toml").write_text(
         f'url = "sqlite:///jobs.db"\n[server]\nport = {port}\n[queue.emails]\nmax_attempts = 3\n'
     )
