@@ -181,18 +181,18 @@ def test_revoked_token_is_refused_within_a_second(shop: Shop) -> None:
     with shop.connect(token) as broker:
         broker.list_queues()
         shop.redrive("--url", shop.store_url, "token", "revoke", "brief")
-        revoked_at = time.monotonic()
-        for _ in asked_until_refused(broker):
-            assert time.monotonic() - revoked_at <= REVOKED_SECONDS
+        revoked_at = asked_at = time.monotonic()
+        while is_let_in(broker):
+            assert asked_at - revoked_at <= REVOKED_SECONDS
+            asked_at = time.monotonic()
 
 
-def asked_until_refused(broker: Broker) -> Iterator[None]:
-    while True:
-        try:
-            broker.list_queues()
-        except Unauthorized:
-            return
-        yield
+def is_let_in(broker: Broker) -> bool:
+    try:
+        broker.list_queues()
+    except Unauthorized:
+        return False
+    return True
 
 
 def test_tokens_are_listed_without_secrets(shop: Shop) -> None:
