@@ -1,7 +1,7 @@
 """Console blocks of a page, run as a reader would type them: `$ command`, and below it what it prints.
 
 What needs a shell goes to one: pipes, exit codes, redirections, programs that load a module or serve. Any other command
-of `redrive` runs in this process: one of its own takes twenty times as long.
+of `redrive` runs in this process.
 
 Ids differ from run to run: what the page calls 3ea8d9f8 stands for whatever was printed in its place, in the commands
 that follow too. So do times and the name of the person. A line that is only `â€¦` stands for any lines.
@@ -9,7 +9,6 @@ that follow too. So do times and the name of the person. A line that is only `â€
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -18,9 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from redrive.cli.main import redrive
+from tests.terminal.cli import run_here
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", flags=re.MULTILINE)
@@ -71,11 +68,7 @@ class Console:
         return printed
 
     def _here(self, typed: str) -> tuple[int, str]:
-        environment = {**dict.fromkeys(os.environ), **self._environment}
-        with contextlib.chdir(self._folder):
-            result = CliRunner().invoke(redrive, shlex.split(typed)[1:], env=environment, prog_name="redrive")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
+        result = run_here(self._folder, shlex.split(typed)[1:], self._environment)
         return result.exit_code, result.output
 
     def _in_a_shell(self, typed: str) -> tuple[int, str]:
