@@ -271,12 +271,7 @@ def test_interrupted_main_thread_lets_the_others_go_on(
             interrupter.run(lambda: call(broker))
         others.go_on()
 
-    # All that the main thread runs is above the store: memory and SQLite have the same lines, and share them.
-    stride = _stride(url, ("postgres", "redis", "http"))
-    if stride == 1 and not THOROUGH:
-        every_point(point, attempt, stride=2, first=1 if url.startswith("memory") else 2)
-    else:
-        every_point(point, attempt, stride=stride)
+    every_point(point, attempt, stride=_stride(url, ("postgres", "redis", "http")))
     others.stop()
 
 
