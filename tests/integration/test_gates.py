@@ -49,9 +49,10 @@ def work(broker: Broker, queue: str) -> None:
 
 
 def furnish(broker: Broker) -> None:
-    """Two queues that have done the same, one of them with a breaker that is not closed and a gate that has passed."""
-    for queue in ("plain", "gated"):
-        broker.create_queue(queue)
+    """Two queues that have done the same, one of them with rules for breakers, one that is not closed, and a gate that
+    has passed."""
+    broker.create_queue("plain")
+    broker.create_queue("gated", breakers={"queue": {"share": 0.5}, "network": {}, "fingerprint": {}})
     set_gate(broker, "gated")
     for queue in ("plain", "gated"):
         work(broker, queue)
