@@ -23,7 +23,7 @@ from redrive.stores.relational import settle as relational_settle
 from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules import leases as rules_leases
 from redrive.stores.rules import settle as rules_settle
-from redrive.testing.conformance.gates import GateConformance, RetryAfterConformance
+from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.shared_gates import SharedGateConformance
 from redrive.testing.conformance.suite import StoreDriver
 from redrive.testing.fake_clock import FakeClock
@@ -103,7 +103,7 @@ def test_answer_from_before_the_reopening_that_is_honoured_is_found(
     for module in (rules_settle, relational_settle):
         monkeypatch.setattr(module, "close_for_retry_after", close)
     with pytest.raises((AssertionError, ValueError)):
-        RetryAfterConformance().test_answer_from_before_the_reopening_is_ignored(direct)
+        RetryAfterGateConformance().test_answer_from_before_the_reopening_is_ignored(direct)
 
 
 def test_leases_by_id_that_do_not_count_are_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
