@@ -33,7 +33,7 @@ class FailureCounts:
 
     def __init__(self) -> None:
         self.position: int | None = None
-        """The number of the feed up to which it has read; None before it begins."""
+        """The number of the feed up to which it has read; None before the first reading."""
         self._failures: defaultdict[str, deque[tuple[Instant, str, str]]] = defaultdict(
             lambda: deque(maxlen=MAX_COUNTED_FAILURES)
         )

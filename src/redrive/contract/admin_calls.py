@@ -73,7 +73,7 @@ class SetBreakers(TaggedStruct, frozen=True):
     note: str | None = None
     former_gate: Gate | None = None
     gate: Gate | None = None
-    """None: there is none from now on."""
+    """None: it has no such gate from now on."""
 
 
 class SetSourceQueue(TaggedStruct, frozen=True):

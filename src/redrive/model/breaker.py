@@ -76,7 +76,7 @@ class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return 20 if self.failures is None and self.share is None else self.failures
 
     def opening_reason(self, failures: int, ended: int) -> str | None:
-        """Why a breaker opens after so many failures of its kind, of all deliveries that ended; None: it does not."""
+        """Why a breaker opens after this number of failures of its kind among all that ended; None: it does not."""
         within = format_duration(self.window)
         if self.failures_limit is not None and failures >= self.failures_limit:
             return f"{pluralize(failures, 'failure')} within {within}"
@@ -251,7 +251,7 @@ def breaker_gate(breaker: Breaker, rule: BreakerRule, leased: tuple[ItemId, ...]
 
 
 class ProbeOutcome(StrEnum):
-    """What became of a probe."""
+    """The outcome of a probe."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -263,7 +263,7 @@ class ProbeOutcome(StrEnum):
 
 
 def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
-    """What became of a probe that still exists. A failure of another kind shows that this one is over."""
+    """The outcome of a probe that still exists. A failure of another kind shows that this one has ended."""
     if item.status is Status.ACTIVE:
         return ProbeOutcome.RUNNING
     if item.status is Status.COMPLETED:

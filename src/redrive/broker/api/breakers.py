@@ -27,7 +27,7 @@ class BreakerMethods(BrokerBase):
     ) -> BreakerStatus:
         """Open a breaker: `queue`, an error class, or `fingerprint:` and the fingerprint of a group.
 
-        It lets a probe through after `open_for`, and closes if that succeeds. One that is open stays as it is.
+        It lets a probe through after `open_for`, and closes if that succeeds. One that is open is not changed.
         """
         return self._run(breaker_control.open_by_hand(self._core, queue, kind, open_for, note, actor))
 
@@ -36,7 +36,7 @@ class BreakerMethods(BrokerBase):
         return self._run(breaker_control.close_by_hand(self._core, queue, kind, note, actor))
 
     def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:
-        """Call a function with the feed's entry when a breaker opens or closes, in a thread of its own.
+        """Call a function with the feed's entry when a breaker opens or closes, in a separate thread.
 
         This process must run the maintenance; after a restart it is not called for changes from before.
         """

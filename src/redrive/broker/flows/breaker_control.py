@@ -1,4 +1,4 @@
-"""Breakers by hand: see which are not closed, open one, close one."""
+"""Breakers and operators: list those that are not closed, open one, close one."""
 
 from __future__ import annotations
 

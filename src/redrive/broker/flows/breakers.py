@@ -71,7 +71,7 @@ class BreakerMonitor:
         self.hooks: list[BreakerHook] = []
 
     def call_hooks(self, change: FeedEntry) -> None:
-        """Call the program's functions, in threads of their own: the maintenance waits for none of them."""
+        """Call the program's functions, in separate threads: the maintenance waits for none of them."""
         for hook in self.hooks:
             threading.Thread(target=_call_hook, args=(hook, change), name="redrive-breaker-hook", daemon=True).start()
 
@@ -214,7 +214,7 @@ def _report_changes(core: Core, before: Queue, after: Queue, actor: str) -> None
 
 
 def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> Flow[tuple[Breaker | None, Gate | None]]:
-    """The breaker and the queue's gate as they are from now on: by time, and by what became of its probes."""
+    """The breaker and the queue's gate from now on: by time, and by the outcomes of its probes."""
     now, rule = core.clock.now(), rule_for(queue, breaker.kind)
     if breaker.opened_by is None and rule_key(breaker.kind) not in queue.settings.breakers:
         return close(breaker, gate)  # its rule was removed
@@ -312,7 +312,7 @@ def enforce(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
 
 
 def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
-    """Hold items whose last failure is of the breaker's kind. Each process looks for them once after an opening."""
+    """Hold items whose last failure is of the breaker's kind. Each process searches for them once after an opening."""
     sweep = core.breakers.sweeps.setdefault((queue.name, breaker.kind, breaker.opened_at), Sweep())
     holder, held = breaker.holder(queue.name), 0
     for _ in range(_PAGES):
