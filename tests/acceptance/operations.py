@@ -126,6 +126,9 @@ def _doomed_queue(broker: Broker) -> None:
     broker.create_queue("doomed")
     broker.put_many("doomed", [new_item(n, idempotency_key=str(n)) for n in range(ITEMS)])
     broker.fail(broker.lease("doomed")[0], "boom")
+    ids = [item.id for item in broker.find(queue="doomed", status="pending").items]
+    for name in ("one", "two"):
+        broker.hold(ids, name, lasting=True)
 
 
 def _many_dead(broker: Broker) -> list[str]:
@@ -157,6 +160,7 @@ def _in_every_status(broker: Broker) -> list[str]:
     broker.update_queue("jobs", keep_completed="30d", keep_dropped="1h")
     ready = broker.put("jobs", 7, idempotency_key="k").id
     waiting = [broker.put("jobs", 3, delay="1h").id, broker.put("jobs", 4, held_by="h").id]
+    broker.hold(waiting, "lasting", lasting=True)
     failed, dead, done, leased, archived = (receipt.id for receipt in broker.put_many("jobs", range(5)))
     broker.fail(broker.lease_by_id(failed), "boom")
     broker.fail(broker.lease_by_id(dead), "boom", final=True)
@@ -165,6 +169,12 @@ def _in_every_status(broker: Broker) -> list[str]:
     broker.archive(archived)
     moved = broker.fail(broker.lease_by_id(broker.put("moving", 5).id), ValueError("boom"), final=True).id
     return [ready, *waiting, failed, dead, done, leased, archived, moved]
+
+
+def _held(broker: Broker) -> list[str]:
+    """Held by one name."""
+    furnish(broker)
+    return [broker.put("jobs", n, held_by="breaker").id for n in range(ITEMS)]
 
 
 def _dropped(broker: Broker) -> list[str]:
@@ -257,6 +267,18 @@ OPERATIONS = (
     ),
     Operation(
         "put failed", furnish, [lambda broker, _: broker.put_failed("moving", 1, "boom", idempotency_key="k")] * 2
+    ),
+    Operation(
+        "hold, bury, redrive, unhold",
+        _held,
+        [
+            lambda broker, ids: broker.hold(ids, "second", lasting=True),
+            lambda broker, ids: broker.hold(ids, "third", lasting=True),
+            lambda broker, ids: broker.bury_items(ids),
+            lambda broker, ids: broker.redrive(ids[:2]),
+            lambda broker, ids: broker.unhold("second"),
+            lambda broker, ids: broker.unhold("third", ids[1:]),
+        ],
     ),
     Operation("undo", _redriven, [lambda broker, ids: broker.undo(ids)]),
     Operation("archive", _many_dead, [lambda broker, ids: broker.archive(ids)]),

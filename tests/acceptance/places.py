@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import apsw
 import psycopg
 
+from redrive.model.holder import decode_holders
+
 Where = Path | str
 """A file of SQLite, or what `connect` takes: a schema of PostgreSQL, URL?schema=NAME, or Redis, URL?prefix=NAME."""
 STATE_TABLES = ("ready", "scheduled", "lease", "finished")
@@ -70,6 +72,7 @@ def places(where: Where) -> list[Standing]:
         _check_records(connection)
         _check_letters(connection)
         _check_moving(connection)
+        _check_holders(connection)
         _check_operations(connection)
         return standings
 
@@ -225,6 +228,20 @@ def check_totals(queue: str, totals: Mapping[str, int], told: Mapping[tuple[str,
             raise Broken(f"queue {queue} counts {totals}, and the feed tells of {told.get((queue, name), 0)} {name}")
     if totals["exhausted"] > totals["dead"] or totals["captured"] > totals["failed"]:
         raise Broken(f"queue {queue} counts more of a part than of the whole: {totals}")
+
+
+def _check_holders(connection: Any) -> None:
+    """Items with several holders are found by each of them, and no others are."""
+    wanted = {
+        (item_no, name)
+        for table in ("scheduled", "finished")
+        for item_no, status, text in connection.execute(f"SELECT item_no, status, held_by FROM redrive_{table}")
+        if len(holders := decode_holders(text)) > 1 and status != "moving"
+        for name, _ in holders
+    }
+    found = set(connection.execute("SELECT item_no, name FROM redrive_holder"))
+    if found != wanted:
+        raise Broken(f"holders of items are {wanted}, and rows of them {found}")
 
 
 def _check_records(connection: Any) -> None:

@@ -186,6 +186,7 @@ def test_history_of_a_call_whose_outcome_is_unknown_is_accepted() -> None:
         ("rows of items", "INSERT INTO redrive_history (key, item_no, entry, data) VALUES (1, 1, 1, x'')"),
         ("old one", "INSERT INTO redrive_former_id SELECT item_no, id_suffix, item_no FROM redrive_item LIMIT 1"),
         ("stands in", "UPDATE redrive_lease SET queue = queue + 1"),
+        ("holders", "INSERT INTO redrive_holder SELECT item_no, 1, 'breaker' FROM redrive_scheduled"),
     ],
 )  # fmt: skip
 def test_damaged_file_is_found(found: str, damage: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from redrive.model.error_attributes import MAX_ERRORS, codes_of, related_errors, status_code_of
+from redrive.model.error_attributes import MAX_ERRORS, codes_of, has_attributes, related_errors, status_code_of
 
 
 class Carrier(Exception):
@@ -176,3 +176,25 @@ def test_refused_recipients_of_smtp_have_an_answer_each() -> None:
 def test_attributes_that_raise_say_nothing() -> None:
     hostile = Hostile()
     assert (status_code_of(hostile), codes_of(hostile)) == (None, frozenset())
+
+
+class Slotted(Exception):
+    __slots__ = ("status_code",)
+
+
+class Dynamic(Exception):
+    def __getattr__(self, name: str) -> Any:
+        return {"status_code": 503, "sqlstate": "40001"}.get(name)
+
+
+class Inherited(Carrier):
+    code = "EXCEEDED"
+
+
+def test_attributes_are_found_in_slots_in_bases_and_where_they_are_computed() -> None:
+    slotted = Slotted()
+    slotted.status_code = 503
+    assert status_code_of(slotted) == status_code_of(Dynamic()) == status_code_of(Inherited(status=503)) == 503
+    assert codes_of(Dynamic()) == {"40001"}
+    assert codes_of(Inherited()) == {"EXCEEDED"}
+    assert not has_attributes(ValueError())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from http import HTTPStatus
 
 from redrive.model.exception import names_of_error, safe_getattr
@@ -20,6 +21,10 @@ _MAX_RECIPIENTS = 100
 _HOLDERS = ("orig", "reason")
 """Where errors are kept by SQLAlchemy; by urllib and urllib3."""
 _STATUS_NAMES = ("status_code", "status", "http_status", "code")
+_DATABASE_CODES = ("sqlstate", "pgcode", "sqlite_errorname")
+_NAMES = frozenset({*_HOLDERS, *_STATUS_NAMES, *_DATABASE_CODES, "type", "error_code", "smtp_code", "recipients"})
+_NAMES |= {"response", "headers", "retry_after"}
+"""All attributes that are read, here and in `retry_after`."""
 _OTHER_NUMBERS = frozenset({"ssl.SSLError", "socket.gaierror", "socket.herror"})
 """Types whose `errno` is a number of another table."""
 _SQLSTATE = re.compile(r"\d[0-9A-Z]{4}")
@@ -39,13 +44,26 @@ def related_errors(error: BaseException) -> list[BaseException]:
 def _related(error: BaseException, with_causes: bool) -> list[BaseException]:
     found = [error]
     for link in found:  # which grows
-        inner = [*(safe_getattr(link, name) for name in _HOLDERS), _first_argument(link)]
+        inner = [safe_getattr(link, name) for name in _HOLDERS] if has_attributes(link) else []
+        inner.append(_first_argument(link))
         if with_causes:
             inner.append(safe_getattr(link, "__cause__"))
         for each in inner:
             if _is_error(each) and len(found) < MAX_ERRORS and all(each is not known for known in found):
                 found.append(each)  # type: ignore[arg-type]
     return found
+
+
+def has_attributes(error: BaseException) -> bool:
+    """Whether an error has any of the attributes that are read. Most errors have none, and take no time."""
+    own = safe_getattr(error, "__dict__")
+    return (type(own) is dict and not _NAMES.isdisjoint(own)) or _class_has_attributes(type(error))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _class_has_attributes(kind: type[BaseException]) -> bool:
+    read = _NAMES | {"__getattr__", "__getattribute__", "__dict__"}
+    return any(not read.isdisjoint(base.__dict__) for base in kind.__mro__ if base.__module__ != "builtins")
 
 
 def _is_error(value: object) -> bool:
@@ -64,6 +82,8 @@ def status_code_of(error: BaseException) -> int | None:
 
 
 def _status(error: BaseException) -> int | None:
+    if not has_attributes(error):
+        return _status_in_text(error)
     if isinstance(error, SystemExit):
         return None
     response = safe_getattr(error, "response")
@@ -72,8 +92,7 @@ def _status(error: BaseException) -> int | None:
         for name in _STATUS_NAMES:
             if (status := _as_status(safe_getattr(owner, name))) is not None:
                 return status
-    in_dict = _as_status(_member(_member(response, "ResponseMetadata"), "HTTPStatusCode"))
-    return _status_in_text(error) if in_dict is None else in_dict
+    return _as_status(_member(_member(response, "ResponseMetadata"), "HTTPStatusCode"))
 
 
 def _as_status(value: object) -> int | None:
@@ -99,7 +118,10 @@ def codes_of(error: BaseException) -> frozenset[str]:
 
 
 def _codes(error: BaseException) -> Iterator[object]:
-    for name in ("sqlstate", "pgcode", "sqlite_errorname"):
+    yield _errno_name(error)
+    if not has_attributes(error):
+        return
+    for name in _DATABASE_CODES:
         yield safe_getattr(error, name)
     yield safe_getattr(error, "status_code")  # redis has the first word of the server's answer there
     names = ("type", "error_code") if type(safe_getattr(error, "status")) is int else ("type", "error_code", "code")
@@ -107,7 +129,6 @@ def _codes(error: BaseException) -> Iterator[object]:
         if not _is_sqlstate(code := safe_getattr(error, name)):  # no database: five digits are of another table
             yield code
     yield _member(_member(safe_getattr(error, "response"), "Error"), "Code")
-    yield _errno_name(error)
     yield _grpc_code(error)
     yield from _smtp_codes(error)
 
@@ -148,7 +169,9 @@ def _member(table: object, key: str) -> object:
 
 
 def _errno_name(error: BaseException) -> str | None:
-    number = safe_getattr(error, "errno") if isinstance(error, OSError) else None
+    if not isinstance(error, OSError):
+        return None
+    number = safe_getattr(error, "errno")
     name, bases = names_of_error(error)
     if type(number) is not int or not _OTHER_NUMBERS.isdisjoint((name, *bases)):
         return None

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 from redrive.clock import Instant
 from redrive.model.duration import HOUR, MILLISECOND, SECOND, Duration
-from redrive.model.error_attributes import is_grpc_error, related_errors, safe_call
+from redrive.model.error_attributes import has_attributes, is_grpc_error, related_errors, safe_call
 from redrive.model.exception import group_members, safe_getattr
 
 MAX_RETRY_AFTER = HOUR
@@ -72,6 +72,8 @@ def _bounded(duration: float) -> Duration:
 
 def _values(error: BaseException) -> Iterator[tuple[object, Duration]]:
     """What an error says itself, each with the unit of a number there."""
+    if not has_attributes(error):
+        return
     for headers in _headers(error):
         for name, unit in _UNITS.items():
             yield _header(headers, name), unit

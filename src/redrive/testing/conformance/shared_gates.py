@@ -20,7 +20,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class GateWaitConformance(StoreSuite):
-    """A waiting worker is woken when a gate opens, by time or by an operator."""
+    """A waiting worker is woken when a gate opens or is removed."""
 
     def test_woken_when_the_time_is_over(self, broker: Broker, direct: StoreDriver, clock: FakeClock) -> None:
         broker.create_queue("jobs")
