@@ -296,7 +296,7 @@ _BY_STATUS = {
     for code in codes
 }
 
-# Of words or codes of several classes the first of these wins: what may pass by itself before what may not.
+# Of words or codes of several classes the first of these wins: what may pass before what may not.
 _TEXT_ORDER = (_T, _N, _R, _A, _V)
 _TEXT_PHRASES = (
     "rate limit, rate limited, ratelimit, too many requests, throttled, throttling, throttlingexception, slow down, "

@@ -95,7 +95,7 @@ def open_by_hand(
         if present is not None and not present.is_closing:
             return present, gate
         rule = rule_for(found, kind)
-        reason = clean_text(note or f"opened by {name}", MAX_REASON_BYTES)
+        reason = clean_text(note or "opened by an operator", MAX_REASON_BYTES)
         breaker = open_breaker(kind, rule, reason, core.clock.now(), open_for=duration, opened_by=name)
         return breaker, gate if breaker.holds else breaker_gate(breaker, rule)
 
