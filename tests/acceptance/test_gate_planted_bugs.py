@@ -18,6 +18,7 @@ from redrive.stores.redis import store as redis_store
 from redrive.stores.redis.scripts import COMMIT, Script
 from redrive.stores.relational import batch as relational_batch
 from redrive.stores.relational import leases as relational_leases
+from redrive.stores.relational import queues as relational_queues
 from redrive.stores.relational import settle as relational_settle
 from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules import leases as rules_leases
@@ -74,6 +75,21 @@ def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pyt
         return execute(self, statement.replace("SET paused = ?", "SET gates = NULL, paused = ?"), values)
 
     monkeypatch.setattr(relational_batch.Batch, "execute", also_open)
+    with pytest.raises(AssertionError):
+        GateConformance().test_pause_and_gate_are_independent(direct, "gate")
+
+
+def test_pause_that_a_closing_breaker_ends_is_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_breakers = rules.set_breakers
+
+    def resume_too(state: Any, call: Any) -> Any:
+        queue = state.queue(call.name)
+        queue.value = msgspec.structs.replace(queue.value, paused=False)
+        return set_breakers(state, call)
+
+    monkeypatch.setattr(rules, "set_breakers", resume_too)
+    statement = relational_queues._SET_BREAKERS
+    monkeypatch.setattr(relational_queues, "_SET_BREAKERS", statement.replace("SET ", "SET paused = 0, ", 1))
     with pytest.raises(AssertionError):
         GateConformance().test_pause_and_gate_are_independent(direct, "gate")
 

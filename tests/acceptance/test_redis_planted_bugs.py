@@ -181,7 +181,7 @@ def take_the_lock(client: redis.Redis, root: str) -> None:
         ("in 0 places", remove_one("ready")),
         ("in 0 places", remove_one("waiting")),
         ("in 0 places", remove_one("leases")),
-        ("in 0 places", remove_one("held")),
+        ("found under", remove_one("held")),
         ("in 0 places", remove_all("dead")),
         ("in 2 places", lay_twice),
         ("stands at", late_by_one),

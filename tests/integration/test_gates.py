@@ -145,19 +145,25 @@ def two_brokers(url: str) -> Iterator[tuple[Broker, Broker]]:
 def lease_in_the_middle(one: Broker, two: Broker, url: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Two transactions lease two items each; the second begins when the first has leased and not counted yet. How many
     each of them got."""
+    rivals = lease_before_gates_are_written(two, url, monkeypatch)
+    first = len(one.lease("jobs", 2))
+    return [first, rivals[0].result()]
+
+
+def lease_before_gates_are_written(broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch) -> list[Background[int]]:
+    """Let a broker lease two items when a transaction is about to write the gates of a queue. What it does then."""
     set_gates = Batch.set_gates
     rivals: list[Background[int]] = []
 
     def begin_another(batch: Batch, *values: Any) -> None:
         monkeypatch.setattr(Batch, "set_gates", set_gates)
         done: list[int] = []
-        rivals.append(Background(lambda: done.append(len(two.lease("jobs", 2))) or done[0]))
+        rivals.append(Background(lambda: done.append(len(broker.lease("jobs", 2))) or done[0]))
         wait_until(url, lambda: bool(done))
         set_gates(batch, *values)
 
     monkeypatch.setattr(Batch, "set_gates", begin_another)
-    first = len(one.lease("jobs", 2))
-    return [first, rivals[0].result()]
+    return rivals
 
 
 def wait_until(url: str, is_done: Callable[[], bool]) -> None:
@@ -173,6 +179,20 @@ def test_transactions_that_overlap_share_the_allowance(postgres_url: str, monkey
         assert lease_in_the_middle(one, two, postgres_url, monkeypatch) == [2, 0]
         (gate,) = two.get_queue("jobs").gates
         assert len(gate.leased) == 2
+
+
+def test_retry_after_loses_no_lease_that_is_counted_beside_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with two_brokers(postgres_url) as (one, two):
+        (lease,) = one.lease("jobs")
+        rivals = lease_before_gates_are_written(two, postgres_url, monkeypatch)
+        until, version = Instant(one._core.clock.now() + SECOND), one.get_queue("jobs").version
+        verdict = RetryVerdict(0, Status.PENDING)
+        one._core.call(Settle(lease.token, OutcomeKind.RELEASED, verdict, version, close_until=until))
+        assert rivals[0].result() == 0
+        allowed, closed = two.get_queue("jobs").gates
+        assert (allowed.leased, closed.until) == ((lease.id,), until)
 
 
 def test_queues_in_another_order_do_not_deadlock(postgres_url: str) -> None:

@@ -42,6 +42,19 @@ def test_list_without_a_queue_counts_items_by_status(cli: Cli) -> None:
     assert "2 dead letters: redrive dead groups says what of" in result.stderr
 
 
+def test_holders_of_an_item_are_shown(cli: Cli) -> None:
+    (id,) = push(cli, 1)
+    with cli.broker() as broker:
+        for name in ("ann", "bob"):
+            broker.hold([id], name, lasting=True)
+    assert cli("queue", "list", "jobs").stdout.splitlines()[1].endswith("held by ann, bob")
+    assert cli.json("queue", "list", "jobs")["items"][0]["held_by"] == ["ann", "bob"]
+    with cli.broker() as broker:
+        broker.bury_items([id])
+    assert "held by" in (shown := cli("dead", "show", id).stdout)
+    assert "ann, bob" in shown
+
+
 def test_list_with_a_queue_has_its_items(cli: Cli) -> None:
     first, second = push(cli, {"n": 1}, {"n": 2})
     assert [item["id"] for item in cli.json("queue", "list", "jobs")["items"]] == [second, first]

@@ -160,6 +160,14 @@ def test_mistakes_name_the_line(broker: Broker, other: Broker, change: Any, prob
     assert other.count(status="any") == 0
 
 
+def test_one_holder_as_a_text_is_read(broker: Broker, other: Broker) -> None:
+    dead(broker, 1)
+    (line,) = items_in(list(broker.export()))
+    waiting = {**line, "status": "pending", "deaths": [], "history": [], "held_by": "ann"}
+    assert other.import_items([json.dumps(waiting)]).imported == 1
+    assert other.find(status="pending").items[0].held_by == ("ann",)
+
+
 def test_mistake_says_what_was_imported_before_it(broker: Broker, other: Broker) -> None:
     dead(broker, 1)
     (line,) = items_in(list(broker.export()))

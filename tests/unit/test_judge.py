@@ -156,3 +156,14 @@ def test_any_death_can_follow_for_an_item_that_was_dead(verdict: Verdict) -> Non
     check_verdict("jobs", OutcomeKind.LOST, verdict, was_dead=True)
     with pytest.raises(InvalidInput, match="dead again; redrive it"):
         check_verdict("jobs", OutcomeKind.LOST, RetryVerdict(), was_dead=True)
+
+
+@pytest.mark.parametrize("delay", [0, SECOND])
+def test_item_that_is_returned_is_tried_again_whatever_was_counted(delay: int) -> None:
+    settings = QueueSettings(max_attempts=1, max_losses=1)
+    assert judge(settings, OutcomeKind.RETURNED, Counters(9, 9, 9, 9), expired=True, delay=delay) == RetryVerdict(delay)
+
+
+def test_program_does_not_hold_by_a_verdict() -> None:
+    with pytest.raises(InvalidInput, match="holds nothing"):
+        check_custom_verdict(RetryVerdict(held_by=("ann",)))

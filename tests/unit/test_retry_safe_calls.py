@@ -4,7 +4,7 @@ import pytest
 
 from redrive.client.retry_safe_calls import are_idempotent, queues_of_keys
 from redrive.contract import Call
-from redrive.contract.admin_calls import AuditNote, CreateQueue, Register
+from redrive.contract.admin_calls import AuditNote, CreateQueue, Hold, Register
 from redrive.contract.item_calls import Extend, LeaseByIds, LeaseItems, NewItem, Put, ReturnLease
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, Token
@@ -28,6 +28,7 @@ UNSAFE: list[Any] = [
     LeaseItems("jobs", 1),
     LeaseByIds((ItemId("0" * 32),)),
     ReturnLease(Token("0" * 48)),
+    Hold((ItemId("0" * 32),), "ann", queue_version=("jobs", 3)),
     Register("worker", "w", b"x", version=3),
     Register("worker", "w", b"x", puts=(Put("jobs", (KEYED,)),)),
     Register("worker", "w", b"x", audit=AuditNote("ann", "register_worker")),

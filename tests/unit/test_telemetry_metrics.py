@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from redrive import AsyncBroker, Broker, Dead, DeadReason, Failure, connect, new_item
+from redrive import AsyncBroker, Broker, Dead, DeadReason, Failure, RetryVerdict, connect, new_item
 from redrive.contract.admin_calls import Register
-from redrive.contract.item_calls import Put
+from redrive.contract.item_calls import Put, Settle
 from redrive.contract.queries import ListQueues, ListStats
 from redrive.errors import LeaseLost, StoreFailed
 from redrive.model.classify import ErrorClass
+from redrive.model.judge import OutcomeKind
 from redrive.telemetry import metrics as names
 from redrive.telemetry.metrics import METRICS, Metrics, Sample, collector, serve_metrics
 from redrive.testing import FakeClock
@@ -175,6 +176,18 @@ def test_expiry_burials_and_releases_are_counted(broker: Broker, clock: FakeCloc
     assert seen("redrive_items_dead_lettered_total", queue="jobs", reason="expired") == 1
     assert seen("redrive_items_dead_lettered_total", queue="jobs", reason="buried") == 1
     assert seen("redrive_items_released_total", queue="jobs", counted="yes") == 1
+
+
+def test_judged_return_is_counted_as_a_return_and_not_as_a_failure(broker: Broker, seen: Seen) -> None:
+    broker.put("jobs", 1)
+    (lease,) = broker.lease("jobs")
+    settle = Settle(lease.token, OutcomeKind.RETURNED, RetryVerdict(), broker.get_queue("jobs").version)
+    failure = Failure("TooManyRequests", "later")
+    meter = broker._core.meter
+    assert meter is not None
+    meter.settled("jobs", OutcomeKind.RETURNED, broker._core.call(settle), failure)
+    assert seen("redrive_items_released_total", queue="jobs", counted="no") == 1
+    assert seen("redrive_items_failed_total", queue="jobs", error_class=str(failure.error_class)) is None
 
 
 def test_item_that_was_put_as_failed_is_counted(broker: Broker, seen: Seen) -> None:

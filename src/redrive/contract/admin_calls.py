@@ -67,13 +67,13 @@ class SetBreakers(TaggedStruct, frozen=True):
 
     name: str
     breakers: tuple[Breaker, ...]
-    """All that are not closed."""
+    """All that are not closed: at most MAX_BREAKERS."""
     version: int
     actor: str
     note: str | None = None
     former_gate: Gate | None = None
     gate: Gate | None = None
-    """None: it has no such gate from now on."""
+    """None removes it."""
 
 
 class SetSourceQueue(TaggedStruct, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, short_repr
-from redrive.model.caller_input import exact_str, table
+from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
@@ -76,7 +76,7 @@ class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return 20 if self.failures is None and self.share is None else self.failures
 
     def opening_reason(self, failures: int, ended: int) -> str | None:
-        """Why a breaker opens after this number of failures of its kind among all that ended; None: it does not."""
+        """Why a breaker opens after `failures` of its kind, of all deliveries that `ended`; None: it does not."""
         within = format_duration(self.window)
         if self.failures_limit is not None and failures >= self.failures_limit:
             return f"{pluralize(failures, 'failure')} within {within}"
@@ -202,8 +202,10 @@ def rule_key(kind: str) -> str:
 
 def check_kind(kind: object) -> str:
     """The kind of a breaker that a person names, if there can be one."""
-    if isinstance(kind, str) and ((kind in RULE_KEYS and kind != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(kind)):
-        return exact_str(kind)
+    with checking_input("kind"):
+        text = exact_str(kind) if isinstance(kind, str) else ""
+    if (text in RULE_KEYS and text != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(text):
+        return text
     kinds = ", ".join(key for key in RULE_KEYS if key != FINGERPRINT)
     raise InvalidInput(f"{short_repr(kind, 60)} is no kind of breaker; there are {kinds} and {FINGERPRINT}:DIGITS")
 
@@ -251,7 +253,7 @@ def breaker_gate(breaker: Breaker, rule: BreakerRule, leased: tuple[ItemId, ...]
 
 
 class ProbeOutcome(StrEnum):
-    """The outcome of a probe."""
+    """How a probe ended."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -263,7 +265,7 @@ class ProbeOutcome(StrEnum):
 
 
 def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
-    """The outcome of a probe that still exists. A failure of another kind shows that this one has ended."""
+    """How a probe ended that still exists. A failure of another kind shows that this one has ended."""
     if item.status is Status.ACTIVE:
         return ProbeOutcome.RUNNING
     if item.status is Status.COMPLETED:

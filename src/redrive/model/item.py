@@ -191,7 +191,7 @@ class Item(msgspec.Struct, frozen=True):
     """The names that keep it from being leased. Of a dead or archived item, those that will once it is redriven
     or restored."""
     lasting_holders: tuple[str, ...] = ()
-    """Those of them that last until they are taken away, whatever happens to the item in its store."""
+    """Those of them that last until they are removed, through all changes of the item in its store."""
     worker: str | None = None
     """Who holds the lease (active)."""
     lease_deadline: Instant | None = None

@@ -59,7 +59,7 @@ class RetryAfter(StrEnum):
     IGNORE = "ignore"
     """Nothing."""
     DELAY = "delay"
-    """The item waits at least so long before its next try."""
+    """The item waits at least this long before its next try."""
     GATE = "gate"
     """The whole queue waits."""
 

@@ -27,7 +27,7 @@ class BreakerMethods(BrokerBase):
     ) -> BreakerStatus:
         """Open a breaker: `queue`, an error class, or `fingerprint:` and the fingerprint of a group.
 
-        It lets a probe through after `open_for`, and closes if that succeeds. One that is open is not changed.
+        It lets a probe through after `open_for`, and closes if that succeeds. One that is open is left unchanged.
         """
         return self._run(breaker_control.open_by_hand(self._core, queue, kind, open_for, note, actor))
 

@@ -1,4 +1,4 @@
-"""Breakers and operators: list those that are not closed, open one, close one."""
+"""What an operator does with breakers: see which are not closed, open one, close one."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from redrive.model.breaker import (
     fingerprint_kind,
     open_breaker,
 )
+from redrive.model.caller_input import checking_input
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.gate import Gate
@@ -123,7 +124,9 @@ def close_by_hand(core: Core, queue: str, kind: str, note: str | None, actor: st
 
 def add_hook(core: Core, hook: BreakerHook) -> BreakerHook:
     """Call a function when a breaker opens or closes."""
-    if not callable(hook) or inspect.iscoroutinefunction(hook):
+    with checking_input("hook"):
+        is_function = callable(hook) and not inspect.iscoroutinefunction(hook)
+    if not is_function:
         raise InvalidInput(f"a hook is a function that is not async, not {short_repr(hook, 60)}")
     core.breakers.hooks.append(hook)
     return hook

@@ -38,7 +38,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each thing in the store that an operator should check.
+    """A sentence for each thing in the store that needs attention.
 
     A store that cannot be read is a warning, too, and no reason to say nothing at all.
     """

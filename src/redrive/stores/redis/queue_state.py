@@ -51,8 +51,8 @@ def info_of(queue: Queue) -> bytes:
         {
             "v": queue.version,
             "p": queue.paused,
-            "g": max((gate.until for gate in queue.gates), default=None),
-            "a": min(allowances, default=None),
+            "g": max((gate.until for gate in queue.gates), default=None),  # when they all are open
+            "a": min(allowances, default=None),  # leases that are left
             "t": settings.lease_timeout,
             "m": settings.max_size,
             "b": settings.max_payload_size,  # bytes

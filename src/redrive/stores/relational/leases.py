@@ -17,7 +17,7 @@ from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import QueueNotFound
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
-from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_at
+from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_at, shut_gate
 from redrive.model.ids import ItemId, Token, make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
@@ -84,10 +84,12 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
 def _lock_gates(batch: Batch, names: Iterable[str]) -> None:
     """Lock the rows of queues whose gates count leases, and read these gates: other transactions may lease too.
 
-    All rows that this transaction changes are locked here, in order, so that concurrent ones do not deadlock.
+    All rows that this transaction changes are locked here, in order, so that concurrent ones do not deadlock. A gate
+    that is shut stays shut, regardless of what others lease.
     """
-    rows = (batch.by_name.get(name) for name in names)
-    keys = {row.key for row in rows if row is not None and counts_leases(row.queue.gates)}
+    rows = [batch.by_name[name] for name in names if name in batch.by_name]
+    counting = (row for row in rows if counts_leases(row.queue.gates))
+    keys = {row.key for row in counting if shut_gate(row.queue.gates, batch.now) is None}
     if keys:
         locked = batch.execute(_LOCK_GATES, (batch.table(sorted(keys | batch.replying)),)).fetchall()
         for key, gates in locked:

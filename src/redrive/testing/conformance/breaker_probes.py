@@ -191,7 +191,7 @@ class ProbeConformance(Suite):
 
 
 class BreakerControlConformance(Suite):
-    """Opened and closed by an operator, and how it is seen."""
+    """What an operator does, and how it is seen."""
 
     def test_person_opens_and_closes(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry=RETRY)

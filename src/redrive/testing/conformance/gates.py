@@ -48,7 +48,7 @@ def set_breakers(direct: StoreDriver, *breakers: Breaker, queue: str = "jobs", *
 
 
 def change_of(queue: Queue, *breakers: Breaker, actor: str = "ada", **options: Any) -> SetBreakers:
-    """The call that changes the breakers of the present queue, and its gate if one, or None, is among the options."""
+    """The call that changes the breakers of a queue, and its gate if one, or None, is among the options."""
     former = gate_named(queue.gates, BREAKER_GATE)
     return SetBreakers(queue.name, breakers, queue.version, actor, former_gate=former, **{"gate": former, **options})
 
