@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from redrive import Failure
 from redrive.broker.failure_counts import FailureCounts
 from redrive.clock import Instant
-from redrive.errors import RedriveError
+from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (
     BreakerRule,
     BreakerState,
     ProbeOutcome,
     breaker_changes,
     breaker_gate,
+    check_kind,
     open_breaker,
     parse_breaker_rules,
     probe_outcome,
@@ -129,6 +130,15 @@ def test_failures_from_before_a_closing_do_not_count() -> None:
     assert openings(counts, 3, network=BreakerRule(failures=1)) == []
     counts.add(failed(4))
     assert openings(counts, 5, network=BreakerRule(failures=1)) == ["network"]
+
+
+def test_mistakes_are_answered_with_what_was_probably_meant() -> None:
+    with pytest.raises(InvalidSetting, match=r"not 50; 50 % is 0\.5"):
+        parse_settings({"breakers": {"queue": {"share": 50}}})
+    with pytest.raises(InvalidSetting, match=r"must be a table like \{network=\{failures=20\}\}"):
+        parse_settings({"breakers": "network"})
+    with pytest.raises(InvalidInput, match=r"'netwrk' is no kind of breaker \(did you mean network\?\)"):
+        check_kind("netwrk")
 
 
 def test_share_counts_completions_since_the_window_began() -> None:
