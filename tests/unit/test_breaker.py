@@ -132,6 +132,16 @@ def test_failures_from_before_a_closing_do_not_count() -> None:
     assert openings(counts, 5, network=BreakerRule(failures=1)) == ["network"]
 
 
+def test_what_is_no_longer_needed_is_forgotten() -> None:
+    counts = FailureCounts()
+    for queue in ("jobs", "gone"):
+        counts.add(msgspec.structs.replace(failed(0), queue=queue))
+        counts.restart(queue, "network", at(0))
+    counts.restart("jobs", "resource", at(-2 * 3600))
+    counts.forget({"jobs"}, at(1))
+    assert (list(counts._failures), list(counts._counts_from)) == (["jobs"], [("jobs", "network")])
+
+
 def test_mistakes_are_answered_with_what_was_probably_meant() -> None:
     with pytest.raises(InvalidSetting, match=r"not 50; 50 % is 0\.5"):
         parse_settings({"breakers": {"queue": {"share": 50}}})
