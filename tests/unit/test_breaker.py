@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive import Failure
+from redrive import Failure, connect
 from redrive.broker.failure_counts import FailureCounts
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, RedriveError
@@ -34,6 +34,7 @@ from redrive.model.gate import lease_limit
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings, validate_settings
+from redrive.testing import FakeClock
 
 NOW = Instant(10 * HOUR)
 ID = ItemId("0" * 32)
@@ -140,6 +141,26 @@ def test_what_is_no_longer_needed_is_forgotten() -> None:
     counts.restart("jobs", "resource", at(-2 * 3600))
     counts.forget({"jobs"}, at(1))
     assert (list(counts._failures), list(counts._counts_from)) == (["jobs"], [("jobs", "network")])
+
+
+def test_breaker_that_has_closed_leaves_nothing_in_the_process() -> None:
+    clock = FakeClock()
+    with connect("memory://", clock=clock, maintenance=False) as broker:
+        broker.create_queue("jobs", breakers={"network": {}})
+        broker.create_queue("others", retry={"attempts": 2})
+        for name in ("jobs", "others"):
+            broker.put(name, 1)
+            broker.fail(broker.lease(name)[0], ConnectionError("down"))
+        broker.open_breaker("jobs", "network")
+        monitor = broker._core.breakers
+        clock.advance("1s")
+        broker.run_maintenance()
+        assert len(monitor.sweeps) == 1
+        broker.close_breaker("jobs", "network")
+        clock.advance("1s")
+        broker.run_maintenance()
+        assert monitor.sweeps == {}
+        assert list(monitor.counts._failures) == ["jobs"], "the other queue has no rule"
 
 
 def test_mistakes_are_answered_with_what_was_probably_meant() -> None:

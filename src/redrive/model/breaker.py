@@ -282,7 +282,9 @@ def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
 def parse_breaker_rules(name: str, value: Any) -> dict[str, BreakerRule]:
     """The breakers of a queue from what a person wrote: a table from `queue`, `fingerprint` or a class to a rule."""
     if not isinstance(value, Mapping):
-        raise InvalidSetting(name, f"must be a table like {{network={{failures=20}}}}; kinds are {', '.join(RULE_KEYS)}")
+        raise InvalidSetting(
+            name, f"must be a table like {{network={{failures=20}}}}; kinds are {', '.join(RULE_KEYS)}"
+        )
     return {_rule_key(name, key): _parse_rule(f"{name}.{key}", rule) for key, rule in value.items()}
 
 

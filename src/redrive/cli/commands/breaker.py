@@ -149,7 +149,9 @@ def close(queue: str, error_class: str | None, fingerprint: str | None, note: st
     rest = "" if kind == QUEUE else f", {pluralize(released, 'item')} released"
     print_line(f"breaker {short_kind(kind)} of {queue} is closed{rest}")
     if others:
-        print_note(f"{pluralize(others, 'other breaker')} of {queue} not closed: {command_line(f'breaker list {queue}')}")
+        print_note(
+            f"{pluralize(others, 'other breaker')} of {queue} not closed: {command_line(f'breaker list {queue}')}"
+        )
 
 
 def _kind(error_class: str | None, fingerprint: str | None, whole: Callable[[str], str]) -> str:
