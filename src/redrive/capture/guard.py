@@ -8,7 +8,6 @@ that says where the task is; if it could not be captured, the note says why.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import sys
@@ -21,12 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol,
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
-from redrive.capture.calls import finish_async
 from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
-from redrive.model.exception import safe_str
+from redrive.model.exception import own_attributes, safe_str
 from redrive.model.limits import check_name
 from redrive.task.arguments import Arguments
 from redrive.telemetry import events
@@ -154,6 +152,7 @@ class Guard:
     def _async_wrapper(self) -> Callable[..., Any]:
         function, timeout = self._function, self._options.timeout
         seconds = None if timeout is None else parse_duration(timeout, "timeout") / SECOND
+        broker = AsyncBroker(self._queue.core)
         caught = BaseException if self._options.on_cancel == "capture" else Exception
 
         @functools.wraps(function)
@@ -169,7 +168,7 @@ class Guard:
                     raise
                 work = self._capture(call, error, args, kwargs)
                 try:
-                    task_id = await finish_async(AsyncBroker(self._queue.core)._run(work))
+                    task_id = await broker._finish(work)
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
@@ -186,10 +185,12 @@ class Guard:
     ) -> Flow[str | None]:
         """Capture a failed call, and return its task id. None: the strategy does not capture it."""
         queue, options = self._queue, self._options
-        yield from queue.open()
-        known = _captured_within(call, error)
-        if known is not None or not queue.captures(error):
+        if not queue.is_open:
+            yield from queue.open()
+        if (known := _captured_within(call, error)) is not None:
             return known
+        if (found := queue.diagnose_call(error)) is None:
+            return None
         task_id = new_task_id(self.name) if options.key is None else options.key(*args, **kwargs)
         if self._needs_object:
             args = args[1:]
@@ -199,7 +200,7 @@ class Guard:
             task_id,
             self.name,
             self._arguments.encode(args, kwargs),
-            error,
+            found,
             policy=options.policy,
             max_retries=options.max_retries,
             metadata=options.metadata,
@@ -223,11 +224,8 @@ class Guard:
 
 def _captured_within(call: _Call, error: BaseException) -> str | None:
     """Return the task id of an error that a guard within this call has captured."""
-    with contextlib.suppress(AttributeError):  # whatever `__getattr__` of its class says
-        task_id, captured_in = object.__getattribute__(error, _MARK)
-        if captured_in.is_within(call):
-            return str(task_id)
-    return None
+    task_id, captured_in = own_attributes(error).get(_MARK, (None, None))  # whatever `__getattr__` of its class says
+    return task_id if captured_in is not None and captured_in.is_within(call) else None
 
 
 def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:

@@ -10,11 +10,12 @@ import errno
 from collections.abc import Iterator
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http import HTTPStatus
 
 from redrive.clock import Instant
 from redrive.model.duration import HOUR, MILLISECOND, SECOND, Duration
-from redrive.model.exception import names_of_error, safe_getattr
+from redrive.model.exception import names_of_error, own_attributes, safe_getattr
 
 MAX_RETRY_AFTER = HOUR
 """A server that asks for more time than this is asked again earlier."""
@@ -22,11 +23,16 @@ _MAX_CODE_CHARS = 100
 _MAX_HEADER_CHARS = 100
 _OTHER_NUMBERS = frozenset({"ssl.SSLError", "socket.gaierror", "socket.herror"})
 """Types whose `errno` is a number of another table."""
+_READ = frozenset(
+    ["response", "status_code", "status", "code", "sqlstate", "pgcode", "sqlite_errorname", "orig", "headers"]
+)
+"""All attributes that are read here, except `errno`."""
+_SlotWrapper = type(object.__getattribute__)
 
 
 def status_code_of(error: BaseException) -> int | None:
     """Return the HTTP status that an error has, in requests, httpx, aiohttp, urllib, openai and botocore."""
-    if isinstance(error, SystemExit):
+    if _is_silent(error) or isinstance(error, SystemExit):
         return None
     response = safe_getattr(error, "response")
     metadata = _member(response, "ResponseMetadata")
@@ -40,6 +46,9 @@ def status_code_of(error: BaseException) -> int | None:
 
 def codes_of(error: BaseException) -> frozenset[str]:
     """Return the codes that an error has: `ENOSPC`, an SQLSTATE, `SQLITE_BUSY`, `insufficient_quota`."""
+    if _is_silent(error):
+        name = _errno_name(error)
+        return frozenset() if name is None else frozenset({name})
     cause = safe_getattr(error, "orig")  # SQLAlchemy keeps the error of the driver there
     owners = (error,) if cause is None else (error, cause)
     names = ("sqlstate", "pgcode", "sqlite_errorname", "code")
@@ -50,6 +59,8 @@ def codes_of(error: BaseException) -> frozenset[str]:
 
 def retry_after_of(error: BaseException, now: Instant) -> Duration | None:
     """Return how long the answer to a call asks to wait, up to an hour; None if it does not say."""
+    if _is_silent(error):
+        return None
     for headers in _headers(error):
         if (milliseconds := _number(_header(headers, "retry-after-ms"))) is not None:
             return _bounded(milliseconds * MILLISECOND)
@@ -64,6 +75,26 @@ def retry_after_of(error: BaseException, now: Instant) -> Duration | None:
             continue
         return _bounded(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * SECOND - now)
     return None
+
+
+def _is_silent(error: BaseException) -> bool:
+    """Whether an error has none of these attributes, as most have not: that is cheaper to see than to read each."""
+    try:
+        # mypy does not see that a class is hashable
+        return _has_plain_attributes(type(error)) and _READ.isdisjoint(own_attributes(error))  # type: ignore[arg-type]
+    except BaseException:  # of its metaclass
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _has_plain_attributes(kind: type[BaseException]) -> bool:
+    """Whether errors of this type can have these attributes in their `__dict__` only."""
+    return all(
+        _READ.isdisjoint(base.__dict__)
+        and "__getattr__" not in base.__dict__
+        and isinstance(base.__dict__.get("__getattribute__", object.__getattribute__), _SlotWrapper)
+        for base in kind.__mro__
+    )
 
 
 def _headers(error: BaseException) -> Iterator[object]:

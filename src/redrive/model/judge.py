@@ -217,4 +217,4 @@ def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
     rule = backoff_for(settings.retry, failure)
     if rule.schedule is BackoffKind.NEVER and rule is not settings.retry.delay:
         return True  # decided for this type or class of error, not for the queue as a whole
-    return any(name in settings.final_errors for name in failure.type_names)
+    return bool(settings.final_errors) and any(name in settings.final_errors for name in failure.type_names)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.flow import Flow, TimedCommit, commit_call, raise_if_refused, run_query
 from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.validation import check_note
+from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.contract.queries import GetLease
 from redrive.errors import InvalidInput, WrongQueue, short_repr
@@ -32,6 +33,7 @@ from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
 from redrive.model.queue import Queue
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
+from redrive.store import Commit
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -110,8 +112,7 @@ def put_failed(
         brought = core.route_verdict(queue, verdict, failure)
         return Judged(failure, brought or judge_first_failure(core, queue, failure, item.overrides))
 
-    receipt, _ = yield from put_judged(core, queue, item, judge, note)
-    return receipt
+    return (yield from put_judged(core, queue, item, judge, note)).receipt
 
 
 class Judged(NamedTuple):
@@ -121,26 +122,37 @@ class Judged(NamedTuple):
     verdict: Verdict
 
 
+class PutFailure(NamedTuple):
+    """A failure that was put: the receipt of its item, the verdict for a new one, and the instant."""
+
+    receipt: Receipt
+    verdict: Verdict
+    at: Instant
+
+
+_FIRST_FAILURE = Counters(failures=1)
+
+
 def judge_first_failure(core: Core, queue: Queue, failure: Failure, overrides: Overrides) -> Verdict:
     """Judge the failure that an item is put with."""
-    return core.judge(queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=overrides)
+    return core.judge(queue, OutcomeKind.FAILED, _FIRST_FAILURE, failure=failure, overrides=overrides)
 
 
 def put_judged(
     core: Core, queue: Queue, item: NewItem, judge: Callable[[Queue], Judged], note: str | None = None
-) -> Flow[tuple[Receipt, Verdict]]:
+) -> Flow[PutFailure]:
     """Put an item that has failed, as `judge` says by the settings of the queue: last seen, or newer ones."""
     for _ in range(MAX_ROUNDS):
         failure, verdict = judge(queue)
         born = msgspec.structs.replace(
             item, failure=failure, verdict=verdict, version=queue.version, note=note, is_plain=False
         )
-        result = yield from commit_call(Put(queue.name, (born,)))
+        commit: Commit = yield TimedCommit(Put(queue.name, (born,)))
+        result = raise_if_refused(commit.results[0])
         if not isinstance(result, StaleSettings):
-            receipt: Receipt = result[0]
             if isinstance(verdict, Dead) and verdict.to is not None and is_remote(verdict.to):
                 core.wake_movers()
-            return receipt, verdict
+            return PutFailure(result[0], verdict, commit.now)
         queue = core.cache_queue(result.queue)
     raise unsettled(core, queue.name)
 

@@ -71,6 +71,35 @@ class DeadLetterQueueConformance(Suite):
         assert FailedTask.from_dict(task.to_dict()) == task
 
     @pytest.mark.parametrize(
+        ("error", "options"),
+        [
+            ("Connection timeout", {"metadata": {"at": [1, None]}, "priority": "high"}),
+            (ConnectionRefusedError("no answer"), {"retry_policy": "linear"}),
+            (PermissionError("no"), {"retry_policy": "never"}),
+            ("printer on fire", {"max_retries": 0, "error_category": "resource"}),
+        ],
+    )
+    def test_task_that_enqueue_returns_is_the_one_that_is_stored(
+        self, dlq: DeadLetterQueue, error: Any, options: dict[str, Any]
+    ) -> None:
+        new = dlq.enqueue("wf_1", {"steps": (1, 2)}, error, depth=(3,), **options)
+        assert dlq.get_task("wf_1") == new
+        again = dlq.enqueue("wf_1", {"steps": (1, 2)}, "and again", depth=(3,), **options)
+        assert dlq.get_task("wf_1") == again
+        assert again.last_error == "and again"
+
+    @pytest.mark.parametrize("dead", [{"dead_queue": "burnt"}, {"on_dead": "drop"}])
+    def test_exhausted_task_that_does_not_stay_in_the_queue_is_returned_as_it_is_then(
+        self, dlq: DeadLetterQueue, broker: Broker, dead: dict[str, str]
+    ) -> None:
+        dlq.list_tasks()
+        broker.create_queue("burnt")
+        broker.update_queue("captured", **dead)
+        task = self.enqueue(dlq, max_retries=0)
+        stored = dlq.get_task("wf_1")
+        assert task == stored if stored is not None else task.status is DeadLetterStatus.EXHAUSTED
+
+    @pytest.mark.parametrize(
         ("policy", "minutes"),
         [
             (RetryPolicy.EXPONENTIAL, [1, 2, 4, 8, 16, 32, 60, 60]),
