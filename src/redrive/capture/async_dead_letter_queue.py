@@ -301,4 +301,5 @@ class AsyncDeadLetterQueue(Declarations):
         return await self._broker._run(flow)
 
     async def _open(self) -> None:
-        await self._run(self._queue.open())
+        if not self._queue.is_open:
+            await self._run(self._queue.open())

@@ -162,6 +162,15 @@ class QueueLevels:
         if size >= self.max_size:
             raise CaptureFullError(self.queue, size, self.max_size)
 
+    def may_alert(self, thresholds: AlertThresholds) -> bool:
+        """Whether an alert may be over its threshold: false for most captures, and cheaper than to make the alerts."""
+        percent, exhausted = thresholds.utilization_percent, thresholds.exhausted
+        return (
+            (percent is not None and 100 * self.size >= percent * self.max_size)
+            or (exhausted is not None and self.exhausted > exhausted)
+            or (self.failed > 0 and thresholds.success_rate is not None)
+        )
+
     def alerts(self, thresholds: AlertThresholds) -> Iterator[Alert]:
         """Return an alert for each threshold, crossed or not."""
         retries = self.succeeded + self.failed
@@ -194,6 +203,8 @@ class AlertWatch:
             return True
         if with_hooks and (self._checked_at is None or not 0 <= now - self._checked_at < CHECK_EVERY):
             return True
+        if not self._fired and not self._levels.may_alert(self._thresholds):
+            return False
         return any(
             alert.is_back if alert.kind in self._fired else alert.is_over
             for alert in self._levels.alerts(self._thresholds)

@@ -94,16 +94,17 @@ class CaptureMonitor:
         **changes: int,
     ) -> None:
         self.levels.add(**changes)
-        _log.info(
-            f"task_{event}",
-            queue=self._queue,
-            task_id=headers.get(ID_HEADER),
-            item=item,
-            category=headers.get(CATEGORY_HEADER),
-            template=headers.get(TEMPLATE_HEADER),
-            policy=headers.get(POLICY_HEADER),
-            error_type=error_type,
-        )
+        if _log.shows_info:
+            _log.info(
+                f"task_{event}",
+                queue=self._queue,
+                task_id=headers.get(ID_HEADER),
+                item=item,
+                category=headers.get(CATEGORY_HEADER),
+                template=headers.get(TEMPLATE_HEADER),
+                policy=headers.get(POLICY_HEADER),
+                error_type=error_type,
+            )
         if (meter := self._core.meter) is not None:
             meter.metrics.add(CAPTURE_EVENTS, (self._queue, event.value))
             meter.metrics.set(CAPTURE_UTILIZATION, (self._queue,), self.levels.utilization)

@@ -301,4 +301,5 @@ class DeadLetterQueue(Declarations):
         return self._broker._run(flow)
 
     def _open(self) -> None:
-        self._run(self._queue.open())
+        if not self._queue.is_open:
+            self._run(self._queue.open())

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from redrive.broker.flows.inspection import parse_choice
 from redrive.capture.captured_task import ErrorCategory, category_of
@@ -57,7 +58,7 @@ class FailureTemplate:
         return bool(self.types or self.status_codes or self.codes or self.phrases)
 
 
-class Diagnosis(NamedTuple):
+class Diagnosis(msgspec.Struct, frozen=True, gc=False):
     """What is known about an error, and how it is retried."""
 
     failure: Failure

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, registrations
 from redrive.broker.flows.inspection import check_cursor, parse_choice
@@ -75,7 +77,7 @@ _ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
 }
 
 
-class Capture(NamedTuple):
+class Capture(msgspec.Struct, frozen=True, gc=False):
     """A task that failed, to be captured."""
 
     task_id: str
@@ -92,7 +94,7 @@ class Capture(NamedTuple):
     priority: int = DEFAULT_PRIORITY
 
 
-class CaptureReceipt(NamedTuple):
+class CaptureReceipt(msgspec.Struct, frozen=True, gc=False):
     """A task that was captured."""
 
     id: ItemId
@@ -144,8 +146,8 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
             verdict = RetryVerdict(retry_after, Status.FAILED)
         return Judged(failure, verdict)
 
-    receipt, verdict, at = yield from put_judged(core, queue, item, judge)
-    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, verdict, at)
+    done = yield from put_judged(core, queue, item, judge)
+    return CaptureReceipt(done.receipt.id, headers, not done.receipt.duplicate, done.verdict, done.at)
 
 
 def _headers(given: Capture) -> dict[str, str]:

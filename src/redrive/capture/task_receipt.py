@@ -33,7 +33,7 @@ def task_of_receipt(core: Core, queue: str, given: Capture, receipt: CaptureRece
 def _as_given(given: Capture, receipt: CaptureReceipt) -> FailedTask:
     """Return a new task. Of one that is known, this does not have what only the store knows: earlier failures."""
     values = msgspec.json.decode(given.payload)
-    failure, category, _, template, _ = given.diagnosis
+    failure, category, template = given.diagnosis.failure, given.diagnosis.category, given.diagnosis.template
     at, verdict, retry = receipt.at, receipt.verdict, given.overrides.retry
     assert retry is not None
     next_at = Instant(at + verdict.delay) if isinstance(verdict, RetryVerdict) else None

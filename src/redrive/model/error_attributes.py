@@ -138,7 +138,9 @@ def _member(table: object, key: str) -> object:
 
 def _errno_name(error: BaseException) -> str | None:
     number = safe_getattr(error, "errno") if isinstance(error, OSError) else None
+    if type(number) is not int:
+        return None
     name, bases = names_of_error(error)
-    if type(number) is not int or not _OTHER_NUMBERS.isdisjoint((name, *bases)):
+    if not _OTHER_NUMBERS.isdisjoint((name, *bases)):
         return None
     return errno.errorcode.get(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -115,14 +115,14 @@ def put_failed(
     return (yield from put_judged(core, queue, item, judge, note)).receipt
 
 
-class Judged(NamedTuple):
+class Judged(msgspec.Struct, frozen=True, gc=False):
     """A failure, and the verdict on it."""
 
     failure: Failure
     verdict: Verdict
 
 
-class PutFailure(NamedTuple):
+class PutFailure(msgspec.Struct, frozen=True, gc=False):
     """A failure that was put: the receipt of its item, the verdict for a new one, and the instant."""
 
     receipt: Receipt
@@ -143,9 +143,10 @@ def put_judged(
 ) -> Flow[PutFailure]:
     """Put an item that has failed, as `judge` says by the settings of the queue: last seen, or newer ones."""
     for _ in range(MAX_ROUNDS):
-        failure, verdict = judge(queue)
+        judged = judge(queue)
+        verdict = judged.verdict
         born = msgspec.structs.replace(
-            item, failure=failure, verdict=verdict, version=queue.version, note=note, is_plain=False
+            item, failure=judged.failure, verdict=verdict, version=queue.version, note=note, is_plain=False
         )
         commit: Commit = yield TimedCommit(Put(queue.name, (born,)))
         result = raise_if_refused(commit.results[0])
