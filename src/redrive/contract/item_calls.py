@@ -171,11 +171,13 @@ class Reply(TaggedStruct, frozen=True):
 class Settle(TaggedStruct, frozen=True):
     """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is applied and a history row written.
 
-    Counts one failure (FAILED) or one loss (LOST). RetryVerdict(failed): failed until now + delay.
-    RetryVerdict(pending): pending at the end of the queue from now + delay. Dead: a death record is written; the item
-    moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and redrives,
-    no expiry, and all its history; or stays, with status dead; or is deleted with an audit row. Moves ignore max_size
-    and pause of the target. If `to` is in another store (`name@store`), it keeps its id and its queue, and is moving
+    Counts one failure (FAILED) or one loss (LOST). A failure that is not `is_counted` is in the history and the totals
+    of the queue, and the item has as many failures as before: a run beyond those of its retry policy.
+    RetryVerdict(failed): failed until now + delay. RetryVerdict(pending): pending at the end of the queue from now +
+    delay. Dead: a death record is written; the item moves to `to` as a pending item with a new id, source_id = its
+    former id, counters 0 except deliveries and redrives, no expiry, and all its history; or stays, with status dead; or
+    is deleted with an audit row. Moves ignore max_size and pause of the target. If `to` is in another store
+    (`name@store`), it keeps its id and its queue, and is moving
     until FinishMove: with those counters, no expiry and no hold; a dead letter of its queue that cannot be leased or
     changed. LOST is accepted only while deadline ≤ now, so that an extension always wins; with `worker_is_gone`
     regardless of the deadline, from a caller that knows that the worker is gone. A failure that comes with a loss is in
@@ -194,6 +196,7 @@ class Settle(TaggedStruct, frozen=True):
     failure: Failure | None = None
     note: str | None = None
     worker_is_gone: bool = False
+    is_counted: bool = True
 
 
 class ReturnLease(TaggedStruct, frozen=True):

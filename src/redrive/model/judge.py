@@ -66,10 +66,10 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
 Verdict = RetryVerdict | Dead
 
 
-def count_outcome(counters: Counters, outcome_kind: OutcomeKind) -> Counters:
-    """The counters once an ending is counted."""
+def count_outcome(counters: Counters, outcome_kind: OutcomeKind, *, is_counted: bool = True) -> Counters:
+    """The counters once an ending is counted, if it is."""
     match outcome_kind:
-        case OutcomeKind.FAILED:
+        case OutcomeKind.FAILED if is_counted:
             return msgspec.structs.replace(counters, failures=counters.failures + 1)
         case OutcomeKind.LOST:
             return msgspec.structs.replace(counters, losses=counters.losses + 1)

@@ -47,6 +47,8 @@ def fail(
     final: bool,
     verdict: Verdict | None,
     of: str | None = None,
+    *,
+    is_counted: bool = True,
 ) -> Flow[Settled]:
     """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
     is_final = flag("final", final)
@@ -55,7 +57,7 @@ def fail(
     failure = failure_of(error, queue.settings.error_rules, held.worker)
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
-    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict))
+    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict, is_counted=is_counted))
 
 
 def release(
@@ -209,9 +211,10 @@ def _settle(
     delay: int = 0,
     note: str | None = None,
     at_once: bool = False,
+    is_counted: bool = True,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
-    counters = count_outcome(lease.counters, outcome_kind)
+    counters = count_outcome(lease.counters, outcome_kind, is_counted=is_counted)
     if note is None and type(verdict) is Dead:
         note = check_note("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
@@ -230,7 +233,7 @@ def _settle(
             dead_reason=lease.dead_reason,
         )
         result = yield from commit_call(
-            Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
+            Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once, is_counted)
         )
         if not isinstance(result, StaleSettings):
             settled: Settled = result

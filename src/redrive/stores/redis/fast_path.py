@@ -34,7 +34,7 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict(status=status), outcome_kind=outcome_kind):
+        case Settle(verdict=RetryVerdict(status=status), outcome_kind=outcome_kind, is_counted=True):
             return status in RETRY_STATUSES[outcome_kind]
         case Put():
             return _is_fast_put(call)

@@ -224,7 +224,7 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
     if not isinstance(call, Settle) and call.queue not in (None, row.queue.name):
         raise WrongQueue(item_row.id, row.queue.name, call.queue or "")
     match call:
-        case Settle(_, outcome_kind, verdict, version, failure, note, worker_is_gone):
+        case Settle(_, outcome_kind, verdict, version, failure, note, worker_is_gone, is_counted):
             assert item_row.deadline is not None
             if outcome_kind is OutcomeKind.LOST and not worker_is_gone and item_row.deadline > batch.now:
                 raise LeaseLost(item_row.id, Status.ACTIVE)
@@ -233,7 +233,7 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
             verdicts.check(batch, row, outcome_kind, verdict, was_dead=item_row.was_dead)
             worker = item_row.worker
             delete_row(batch, item_row)
-            item_row.failures += outcome_kind is OutcomeKind.FAILED
+            item_row.failures += is_counted and outcome_kind is OutcomeKind.FAILED
             item_row.losses += outcome_kind is OutcomeKind.LOST
             batch.count_delta(item_row.queue, "failed_total", outcome_kind is OutcomeKind.FAILED)
             entry = _record(

@@ -67,7 +67,8 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     if call.version != queue.version:
         return StaleSettings(queue)
     check_verdict(state, item.queue, call.outcome_kind, call.verdict, was_dead=item.was_dead)
-    return apply_verdict(state, item, call.outcome_kind, call.verdict, failure=call.failure, note=call.note)
+    details = {"failure": call.failure, "note": call.note, "is_counted": call.is_counted}
+    return apply_verdict(state, item, call.outcome_kind, call.verdict, **details)
 
 
 def return_lease(state: State, call: ReturnLease) -> Settled:
