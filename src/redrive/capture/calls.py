@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from redrive.capture.capture_errors import CallbackFailed
+from redrive.capture.capture_hooks import running_loop
 from redrive.errors import InvalidInput
 
 FAILED = frozenset({"failed", "error"})
@@ -33,14 +35,23 @@ def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     value = function(*args, **kwargs)
     if not inspect.isawaitable(value):
         return value
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if running_loop() is None:
         return asyncio.run(_awaited(value))
     close = getattr(value, "close", None)
     if close is not None:
         close()
     raise InvalidInput("an event loop runs in this thread; use AsyncDeadLetterQueue for coroutine functions")
+
+
+def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that also runs the coroutine that a function may return, unless an event loop runs here."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        return asyncio.run(value) if inspect.iscoroutine(value) and running_loop() is None else value
+
+    return run
 
 
 async def invoke_async(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -95,16 +95,24 @@ class CaptureMonitor:
     ) -> None:
         self.levels.add(**changes)
         if _log.shows_info:
-            _log.info(
-                f"task_{event}",
-                queue=self._queue,
-                task_id=headers.get(ID_HEADER),
-                item=item,
-                category=headers.get(CATEGORY_HEADER),
-                template=headers.get(TEMPLATE_HEADER),
-                policy=headers.get(POLICY_HEADER),
-                error_type=error_type,
-            )
+            name = {
+                TaskEvent.CAPTURED: "task_captured",
+                TaskEvent.RETRIED: "task_retried",
+                TaskEvent.SUCCEEDED: "task_succeeded",
+                TaskEvent.EXHAUSTED: "task_exhausted",
+                TaskEvent.ARCHIVED: "task_archived",
+                TaskEvent.RESTORED: "task_restored",
+            }[event]
+            fields = {
+                "queue": self._queue,
+                "task_id": headers.get(ID_HEADER),
+                "item": item,
+                "category": headers.get(CATEGORY_HEADER),
+                "template": headers.get(TEMPLATE_HEADER),
+                "policy": headers.get(POLICY_HEADER),
+                "error_type": error_type,
+            }
+            _log.info(name, **fields)
         if (meter := self._core.meter) is not None:
             meter.metrics.add(CAPTURE_EVENTS, (self._queue, event.value))
             meter.metrics.set(CAPTURE_UTILIZATION, (self._queue,), self.levels.utilization)

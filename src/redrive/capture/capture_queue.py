@@ -180,12 +180,20 @@ class CaptureQueue:
         self._functions[name] = function
         self.core.add_backoff(name, function)
 
-    def check_options(self, policy: str | None, max_retries: int | None, priority: str | int | None) -> None:
+    def check_options(
+        self,
+        policy: str | None,
+        max_retries: int | None,
+        metadata: Mapping[str, Any] | None,
+        priority: str | int | None,
+    ) -> None:
         """Raise for options of a guard that no failure could be captured with."""
         default = BY_CATEGORY[ErrorCategory.TRANSIENT]
         treatment = Treatment(policy or default.policy, default.max_retries if max_retries is None else max_retries)
         item_retry(treatment, self._functions, jitter=False)
         check_priority(priority)
+        if metadata is not None:
+            encode_metadata(metadata)
 
     @property
     def templates(self) -> tuple[FailureTemplate, ...]:

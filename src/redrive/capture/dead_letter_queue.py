@@ -186,7 +186,8 @@ class DeadLetterQueue(Declarations):
     def retry_task(self, task_id: str) -> dict[str, Any]:
         """Retry a task now: one run, here, by the callback or the function that it is for.
 
-        Returns `success`, `task_id`, `message`, and `result` or `error`. If the run fails, the task is unchanged.
+        Returns `success`, `task_id`, `message`, and `result` or `error`. If the run fails, that is recorded, and the
+        task is as before: it uses up no retry.
         If this process has no callback, the task is made due now, for a retry processor to run: `success` is False, and
         the message says so.
         """

@@ -66,7 +66,7 @@ PAGE = 500
 MAX_LISTED = 1_000
 MAX_METADATA_BYTES = MAX_HEADERS_BYTES // 2
 _log = events.logger("redrive.capture")
-_random = random.Random()  # of its own: a program may seed that of the module
+_random = random.Random()  # a program may seed that of the module
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.seed)
 _COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)

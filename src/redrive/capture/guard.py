@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import MethodType
+from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
+from redrive.capture.calls import awaiting
 from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
@@ -94,7 +95,7 @@ class Guard:
 
     def __init__(self, queue: CaptureQueue, function: Callable[..., Any], options: GuardOptions) -> None:
         _check(function, options)
-        queue.check_options(options.policy, options.max_retries, options.priority)
+        queue.check_options(options.policy, options.max_retries, options.metadata, options.priority)
         self._queue = queue
         self._options = options
         self._function = function
@@ -108,11 +109,14 @@ class Guard:
             self._register(function)
 
     def _register(self, function: Callable[..., Any]) -> None:
-        self._queue.app.register(self.name, function, self._options.timeout if _is_async(function) else None)
+        if _is_async(function):
+            self._queue.app.register(self.name, function, self._options.timeout)
+        else:
+            self._queue.app.register(self.name, awaiting(function))
 
     def wrap(self) -> Callable[..., Any]:
         """Return the function that is called instead."""
-        wrapper = self._async_wrapper() if _is_async(self._function) else self._wrapper()
+        wrapper = self._async_wrapper(self._function) if _is_async(self._function) else self._wrapper()
         setattr(wrapper, _GUARD, self)
         return wrapper
 
@@ -134,7 +138,9 @@ class Guard:
             call = _Call(_call.get())
             _call.set(call)
             try:
-                return function(*args, **kwargs)
+                value = function(*args, **kwargs)
+                if value.__class__ is not CoroutineType:
+                    return value
             except Exception as error:
                 try:
                     task_id = Broker(self._queue.core)._run(self._capture(call, error, args, kwargs))
@@ -146,11 +152,13 @@ class Guard:
                 return Captured(task_id)
             finally:
                 _call.set(call.outer)
+            # The call has only started: it fails, if at all, when this is awaited.
+            return self._async_wrapper(lambda *_, **__: value)(*args, **kwargs)
 
         return guarded
 
-    def _async_wrapper(self) -> Callable[..., Any]:
-        function, timeout = self._function, self._options.timeout
+    def _async_wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        timeout = self._options.timeout
         seconds = None if timeout is None else parse_duration(timeout, "timeout") / SECOND
         broker = AsyncBroker(self._queue.core)
         caught = BaseException if self._options.on_cancel == "capture" else Exception

@@ -1,4 +1,4 @@
-"""What `enqueue` returns: a new task as it was stored; a known one as it is in the store, if the caller may read it."""
+"""What `enqueue` returns: a new task as it was stored; a known one as the store has it, if the caller may read it."""
 
 from __future__ import annotations
 

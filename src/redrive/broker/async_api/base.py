@@ -108,7 +108,7 @@ class AsyncBrokerBase:
         return result  # type: ignore[no-any-return]  # what the flow returned
 
     def _start(self, step: Effect) -> asyncio.Future[Any]:
-        """Begin a step, and return its future, which is not cancelled with what awaits it."""
+        """Start a step, and return its future, which is not cancelled with what awaits it."""
         if step.__class__ is TimedCommit and not self._ahead:
             return self._core.committer.submit_many((step.call,), uncancelled=True)
         return _UncancelledTask(self._take(step), loop=asyncio.get_running_loop())

@@ -300,6 +300,33 @@ class GuardConformance(Suite):
         (task,) = guarded.list_tasks("completed")
         assert (calls, task.result) == ([4, 4], 8)
 
+    @pytest.mark.parametrize("with_loop", [False, True])
+    def test_coroutine_that_a_function_returns_is_guarded_and_retried(
+        self, guarded: DeadLetterQueue, clock: FakeClock, with_loop: bool
+    ) -> None:
+        calls: list[int] = []
+
+        async def fetch(page: int) -> int:
+            calls.append(page)
+            await asyncio.sleep(0)
+            if len(calls) == 1:
+                raise ConnectionError("down")
+            return page * 2
+
+        started: Any = guarded.guard(name="fetch")(lambda page: fetch(page))
+        with pytest.raises(ConnectionError) as caught:
+            asyncio.run(started(page=4))
+        (task,) = guarded.list_tasks()
+        assert caught.value.__notes__ == [f"captured as task '{task.task_id}' in '{guarded.name}'"]
+        clock.advance("1h")
+        if with_loop:
+            answer = guarded.retry_task(task.task_id)
+            assert (answer["success"], answer["result"]) == (True, 8)
+        else:
+            guarded.run_due_tasks()
+        (task,) = guarded.list_tasks("completed")
+        assert (calls, task.task["arguments"], task.result) == ([4, 4], {"page": 4}, 8)
+
     def test_cancellation_waits_for_the_capture_and_cancelled_calls_are_captured_only_on_request(
         self, guarded: DeadLetterQueue
     ) -> None:
