@@ -1,0 +1,82 @@
+"""Gates: until when a queue gives no leases, and how many it gives after that. Independent of a pause.
+
+Pure functions of the gates that a queue has. A store applies them where it leases; a queue without gates costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.ids import ItemId
+
+BREAKER_GATE = "breaker"
+"""The gate of a queue's breaker."""
+RETRY_AFTER_GATE = "retry_after"
+"""The gate that a Retry-After closes."""
+
+
+class Gate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Before `until` the queue gives no leases; from then on `allowance` more in all, or any number (None)."""
+
+    name: str
+    until: Instant
+    allowance: int | None = None
+    leased: tuple[ItemId, ...] = ()
+    """What was leased under the allowance, oldest first."""
+
+    @property
+    def leases_left(self) -> int | None:
+        """How many leases it gives once it is open. None: any number."""
+        return None if self.allowance is None else max(0, self.allowance - len(self.leased))
+
+
+Gates = tuple[Gate, ...]
+
+
+def lease_limit(gates: Gates, now: Instant, limit: int) -> int:
+    """How many of `limit` leases these gates let through now."""
+    for gate in gates:
+        if now < gate.until:
+            return 0
+        if gate.leases_left is not None:
+            limit = min(limit, gate.leases_left)
+    return limit
+
+
+def counts_leases(gates: Gates) -> bool:
+    """Whether any of the gates must be written with each lease."""
+    return any(gate.allowance is not None for gate in gates)
+
+
+def count_leases(gates: Gates, ids: Sequence[ItemId]) -> Gates:
+    """The gates after these items were leased."""
+    return tuple(
+        gate if gate.allowance is None else msgspec.structs.replace(gate, leased=(*gate.leased, *ids)) for gate in gates
+    )
+
+
+def opens_at(gates: Gates, now: Instant) -> Instant | None:
+    """When leases may be given again. None: not before a gate is changed."""
+    if any(gate.leases_left == 0 for gate in gates):
+        return None
+    return max([now, *(gate.until for gate in gates)])
+
+
+def set_gate(gates: Gates, name: str, gate: Gate | None) -> Gates:
+    """The gates with another one of that name, or none."""
+    others = tuple(each for each in gates if each.name != name)
+    return others if gate is None else (*others, gate)
+
+
+def close_for_retry_after(gates: Gates, until: Instant, leased_at: Instant, now: Instant) -> Gates:
+    """The gates after a delivery that was leased at that time was asked to come back at `until`.
+
+    It is ignored if the gate has opened again since the lease: the answer is from before that.
+    """
+    present = next((gate for gate in gates if gate.name == RETRY_AFTER_GATE), None)
+    if until <= now or (present is not None and (until <= present.until or leased_at < present.until <= now)):
+        return gates
+    return set_gate(gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))
