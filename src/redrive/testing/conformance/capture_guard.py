@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker
-from redrive.capture import Captured, DeadLetterQueue, DeadLetterStatus, DLQIntegrationStrategy
+from redrive import AsyncBroker, Broker
+from redrive.capture import AsyncDeadLetterQueue, Captured, DeadLetterQueue, DeadLetterStatus, DLQIntegrationStrategy
 from redrive.errors import InvalidInput
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
@@ -300,9 +300,9 @@ class GuardConformance(Suite):
         (task,) = guarded.list_tasks("completed")
         assert (calls, task.result) == ([4, 4], 8)
 
-    @pytest.mark.parametrize("with_loop", [False, True])
+    @pytest.mark.parametrize("retried", ["when due", "here", "on an event loop"])
     def test_coroutine_that_a_function_returns_is_guarded_and_retried(
-        self, guarded: DeadLetterQueue, clock: FakeClock, with_loop: bool
+        self, guarded: DeadLetterQueue, clock: FakeClock, retried: str
     ) -> None:
         calls: list[int] = []
 
@@ -319,11 +319,14 @@ class GuardConformance(Suite):
         (task,) = guarded.list_tasks()
         assert caught.value.__notes__ == [f"captured as task '{task.task_id}' in '{guarded.name}'"]
         clock.advance("1h")
-        if with_loop:
-            answer = guarded.retry_task(task.task_id)
-            assert (answer["success"], answer["result"]) == (True, 8)
-        else:
+        if retried == "when due":
             guarded.run_due_tasks()
+        elif retried == "here":
+            assert guarded.retry_task(task.task_id)["result"] == 8
+        else:
+            other = AsyncDeadLetterQueue(AsyncBroker(guarded._queue.core), guarded.name)
+            other.guard(name="fetch")(lambda page: fetch(page))
+            assert asyncio.run(other.retry_task(task.task_id))["result"] == 8
         (task,) = guarded.list_tasks("completed")
         assert (calls, task.task["arguments"], task.result) == ([4, 4], {"page": 4}, 8)
 
