@@ -142,6 +142,7 @@ BORN: list[dict[str, Any]] = [
     {"source_id": "0" * 32, "idempotency_key": "i", "verdict": LATER},
     {"verdict": LATER},
     {"idempotency_key": "j", "verdict": LATER},
+    {"idempotency_key": "k", "verdict": LATER, "version": -1},
 ]
 """Options of items that have failed once."""
 
@@ -186,7 +187,7 @@ def test_item_that_is_retried_has_the_rows_of_any_other(
         with connect(f"sqlite:///{file}", clock=FakeClock(), maintenance=False, durability="relaxed") as broker:
             broker.create_queue("answers")
             version = broker.create_queue("jobs", **settings).version
-            items = [NewItem(b"{}", JSON, failure=BOOM, version=version, **options) for options in BORN]
+            items = [NewItem(b"{}", JSON, failure=BOOM, **{"version": version, **options}) for options in BORN]
             calls = [Put("jobs", (item,)) for item in items]
             commits = [broker._core.store.commit(calls[at : at + size]) for at in range(0, len(calls), size)]
         assert sum(each is not None for each in taken) == (in_one_go if name == "in one go" else 0)
