@@ -225,7 +225,7 @@ def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
         yield from core.queue(name)
     except QueueNotFound:
         try:
-            yield from create(core, name, settings)
+            core.cache_queue((yield from create(core, name, settings)))
         except QueueExists:  # another process was faster
             yield from get(core, name)
 

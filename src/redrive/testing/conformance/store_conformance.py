@@ -17,6 +17,7 @@ from redrive.testing.conformance.capture_administration import (
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_archive import CaptureArchiveConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_manual_retry import ManualRetryConformance
 from redrive.testing.conformance.capture_methods import MethodGuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
@@ -228,6 +229,7 @@ class StoreConformance(
     ReplayConformance,
     LetterConformance,
     DeadLetterQueueConformance,
+    ManualRetryConformance,
     CaptureFileConformance,
     CaptureAdministrationConformance,
     GuardConformance,
