@@ -12,6 +12,8 @@ from typing import Any
 
 HEADER = re.compile(r"^# /// script\n(?P<body>(?:#.*\n)+?)# ///$", re.MULTILINE)
 NEWEST_MINOR = 14
+OWN_UV = Path(__file__).resolve().parents[2] / ".uv" / "bin"
+"""Where `./dev` puts one if there is none on PATH."""
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 
 
@@ -74,7 +76,7 @@ def _executable(python: str) -> str:
 
 
 def _commands(base: str, home: Path, python: Path, pinned: list[str]) -> list[list[str]]:
-    uv = shutil.which("uv")
+    uv = shutil.which("uv") or shutil.which("uv", path=OWN_UV)
     if uv:
         make = [uv, "venv", "--quiet", "--clear", "--python", base, str(home)]
         return [make, [uv, "pip", "install", "--quiet", "--python", str(python), *pinned]]

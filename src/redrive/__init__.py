@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from redrive.contract.item_calls import NewItem
     from redrive.contract.queries import AuditEntry, FeedPage, Page
     from redrive.errors import RedriveError
+    from redrive.model.breaker import BreakerStatus
     from redrive.model.death import Cause, DeadReason
     from redrive.model.failure import Failure
     from redrive.model.feed import FeedEntry, FeedKind
@@ -56,6 +57,7 @@ __all__ = [
     "AsyncBroker",
     "AsyncQueueHandle",
     "AuditEntry",
+    "BreakerStatus",
     "Broker",
     "Cause",
     "Context",
@@ -116,6 +118,7 @@ _HOMES = {
     "AsyncBroker": "redrive.broker.async_broker",
     "AsyncQueueHandle": "redrive.broker.async_api.handle",
     "AuditEntry": "redrive.contract.queries",
+    "BreakerStatus": "redrive.model.breaker",
     "Broker": "redrive.broker.broker",
     "Cause": "redrive.model.death",
     "Context": "redrive.task.context",

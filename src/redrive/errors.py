@@ -14,7 +14,8 @@
     ├── NotFound
     │   ├── QueueNotFound
     │   ├── ItemNotFound
-    │   └── OperationNotFound
+    │   ├── OperationNotFound
+    │   └── BreakerNotOpen
     ├── Refused                  the call is well formed, but not now or not on this
     │   ├── QueueExists
     │   ├── QueueInUse           others name it as their dead queue
@@ -26,6 +27,7 @@
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
     │   ├── QueuePaused          the queue gives no leases
+    │   ├── QueueGated           the queue gives no leases until its gates open
     │   ├── LeaseLost            the token is no longer the newest, or never was
     │   ├── WrongQueue           the leased item is in another queue than the call names
     │   └── OperationEnded       it has ended
@@ -57,6 +59,7 @@ call can succeed later without anybody changing anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -227,6 +230,18 @@ class OperationNotFound(NotFound):
         super().__init__(f"operation {_show(id)} does not exist; operations() lists those that are kept")
 
 
+class BreakerNotOpen(NotFound):
+    """The breaker is closed already, or never was open."""
+
+    code = "breaker_not_open"
+
+    def __init__(self, queue: str, kind: str) -> None:
+        self.queue, self.kind = queue, kind
+        super().__init__(
+            f"breaker {_show(kind)} of queue {_show(queue)} is not open; list_breakers() lists those that are"
+        )
+
+
 # The call is well formed, but not now or not on this.
 
 
@@ -366,6 +381,23 @@ class QueuePaused(Refused):
     def __init__(self, queue: str) -> None:
         self.queue = queue
         super().__init__(f"queue {_show(queue)} is paused and gives no leases; resume it first")
+
+
+class QueueGated(Refused):
+    """A gate of the queue is closed, or its allowance is used up. `until` is when it opens, in microseconds; None: not
+    before the gate is changed."""
+
+    code = "queue_gated"
+    retryable = True
+
+    def __init__(self, queue: str, until: int | None, reason: str) -> None:
+        self.queue, self.until, self.reason = queue, until, reason
+        end = (
+            "for now"
+            if until is None
+            else f"until {datetime.fromtimestamp(until // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
+        super().__init__(f"queue {_show(queue)} gives no leases {end} ({reason}); lease the item again after that")
 
 
 class LeaseLost(Refused):

@@ -21,7 +21,7 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 BROKERS = 3
 THREADS = 2
 """For each broker."""
-RESUMED_SECONDS = 10.0
+RESUMED_SECONDS = 60.0
 """When the fault is over, everybody is at work again after this."""
 REFUSED_PAUSE_SECONDS = 0.01
 """What a sensible caller waits before he tries again."""

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
+from redrive.clock import Instant
 from redrive.contract.admin_calls import ApplyRetention, Register, StepOperation
-from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.item_calls import NewItem, Put, Settle
+from redrive.model.breaker import Breaker
 from redrive.model.duration import MINUTE
+from redrive.model.gate import BREAKER_GATE, Gate
+from redrive.model.item import Status
+from redrive.model.judge import OutcomeKind, RetryVerdict
+from redrive.testing.conformance.gates import change_of
 from redrive.testing.fake_clock import FakeClock
 
 Prepare = Callable[[Broker], Any]
@@ -64,6 +70,26 @@ def furnish(broker: Broker) -> None:
 def _pending(broker: Broker) -> None:
     furnish(broker)
     broker.put_many("jobs", range(ITEMS))
+
+
+def _gated(broker: Broker) -> None:
+    _pending(broker)
+    _set_gate(broker, 2)
+
+
+def _set_gate(broker: Broker, allowance: int) -> None:
+    """The breaker of the queue opens, and its gate gives that many leases."""
+    queue, now = broker.get_queue("jobs"), broker._core.clock.now()
+    breakers = (Breaker("queue", now, now, "20 failures", MINUTE, now),)
+    gate = Gate(BREAKER_GATE, now, allowance)
+    broker._core.call(change_of(queue, *breakers, actor="test", note="why", gate=gate))
+
+
+def _refuse(broker: Broker, lease: Any) -> None:
+    """The delivery ends by a Retry-After."""
+    version, until = broker.get_queue("jobs").version, Instant(lease.leased_at + MINUTE)
+    verdict = RetryVerdict(MINUTE, Status.FAILED)
+    broker._core.call(Settle(lease.token, OutcomeKind.FAILED, verdict, version, close_until=until))
 
 
 def _leased(broker: Broker, queue: str = "jobs") -> Any:
@@ -185,6 +211,13 @@ OPERATIONS = (
     Operation("put_many", furnish, [lambda broker, _: broker.put_many("jobs", [b"x" * 3000] * 20)]),
     Operation("lease", _pending, [lambda broker, _: broker.lease("jobs", 2, worker="w")]),
     Operation("lease by id", _dead_in_place, [lambda broker, id: broker.lease_by_id(id, include_dead=True)]),
+    Operation("set breakers", _pending, [lambda broker, _: _set_gate(broker, 2)]),
+    Operation(
+        "lease under an allowance",
+        _gated,
+        [lambda broker, _: broker.lease("jobs", 1), lambda broker, _: broker.lease("jobs", 5)],
+    ),
+    Operation("fail, Retry-After", _leased, [_refuse]),
     Operation("complete, was dead", _dead_and_leased, [lambda broker, lease: broker.complete(lease)]),
     Operation("fail, dead again", _dead_and_leased, [lambda broker, lease: broker.fail(lease, "boom")]),
     Operation("return, dead again", _dead_and_leased, [lambda broker, lease: broker.release(lease, counted=False)]),

@@ -91,13 +91,20 @@ def _opened(where: Where) -> Iterator[Any]:
         yield server
 
 
+_QUEUES = """
+    SELECT name, settings, paused, is_dead_queue, breakers, json_extract(gates, '$[0].until'),
+        json_array_length(gates, '$[0].leased')
+    FROM redrive_queue ORDER BY name"""
+"""Ids of what was leased differ between two runs; their number does not."""
+
+
 def state(path: Path) -> State:
     """What a file holds, comparable between two runs of the same calls. Raises Broken as `places` does."""
     items = tuple(sorted((standing._replace(id="") for standing in places(path)), key=repr))
     connection = apsw.Connection(str(path))
     try:
         return State(
-            tuple(connection.execute("SELECT name, settings, paused, is_dead_queue FROM redrive_queue ORDER BY name")),
+            tuple(connection.execute(_QUEUES)),
             items,
             tuple(connection.execute(_TOTALS)),
             tuple(connection.execute("SELECT actor, verb, queue, count FROM redrive_audit ORDER BY number")),

@@ -45,7 +45,7 @@ run = "./run.sh"
 def project(tmp_path: Path) -> Iterator[Project]:
     project = Project(tmp_path, f"sqlite:///{tmp_path}/jobs.db")
     project.write(FILE)
-    project.command("run.sh", "cat >> done; echo >> done")
+    project.command("run.sh", 'echo "$(cat)" >> done')  # in one write, since two run beside each other
     project.command("take.sh", "exit 0")
     (tmp_path / "tickets.json").write_text('[{"id":7}]')
     yield project

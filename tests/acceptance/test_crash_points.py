@@ -9,6 +9,7 @@ import pytest
 from tests.acceptance.crashing import ACK, chosen_points, count_points, crash_everywhere
 from tests.acceptance.faults import Fault
 from tests.acceptance.operations import OPERATIONS, Operation
+from tests.sizes import THOROUGH
 
 FEWEST_POINTS = 5
 """An operation with fewer was not interrupted where it matters."""
@@ -28,9 +29,15 @@ def test_acknowledged_steps_are_there_and_every_item_is_in_one_place(
     assert points >= FEWEST_POINTS, f"{operation.name} has {points} points"
 
 
-def test_first_and_last_point_of_each_run_are_chosen() -> None:
-    """Twenty pages and a sync, an acknowledgement, and two more pages."""
-    said = b"write wal\n" * 20 + b"sync wal\n" + ACK + b"write wal\n" * 2
-    assert count_points(said) == 23
-    assert {1, 20, 21, 22, 23} <= set(chosen_points(said)) <= set(range(1, 24))
-    assert len(list(chosen_points(said))) == len(set(chosen_points(said)))
+def test_first_and_last_point_of_each_run_are_chosen_and_some_between() -> None:
+    """Forty pages and a sync, an acknowledgement, and two more pages."""
+    said = b"write wal\n" * 40 + b"sync wal\n" + ACK + b"write wal\n" * 2
+    assert count_points(said) == 43
+    ends = {1, 40, 41, 42, 43}
+    between = []
+    for fault in (Fault.KILL, Fault.POWER_CUT):
+        chosen = list(chosen_points(said, fault))
+        assert ends < set(chosen) <= set(range(1, 44))
+        assert chosen == sorted(set(chosen))
+        between.append(set(chosen) - ends)
+    assert THOROUGH or not between[0] & between[1]

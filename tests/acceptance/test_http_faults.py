@@ -18,6 +18,7 @@ from tests.acceptance.places import places
 from tests.servers.http import HttpServer
 from tests.servers.mounted import Mounts
 from tests.servers.proxy import HttpProxy
+from tests.servers.reserved_port import ReservedPort
 
 from redrive import Broker, connect, connect_async
 from redrive.client import change_watcher
@@ -28,7 +29,8 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 Report = Callable[[str, object], None]
 SHORT_SECONDS = 0.5
-BOUND_SECONDS = 8.0
+BOUND_SECONDS = 25.0
+"""Much for a busy machine, and less than a call would wait by itself."""
 ITEMS_BETWEEN = 30
 PRODUCERS = 8
 KILLS = 3
@@ -196,12 +198,10 @@ def test_calls_that_nobody_answers_end_with_an_error_that_says_so(far_url: str, 
 
 
 def test_server_that_is_not_there_is_not_available(mounts: Mounts) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    reserved = ReservedPort()
     begun = time.monotonic()
     with pytest.raises(StoreUnavailable, match="refused"):
-        connect(f"http://127.0.0.1:{port}")
+        connect(f"http://127.0.0.1:{reserved.number}")
     assert time.monotonic() - begun < BOUND_SECONDS
 
 
@@ -222,7 +222,7 @@ def test_close_does_not_wait_for_the_server(far: Broker, proxy: HttpProxy) -> No
     assert far.lease("jobs", wait="50ms") == []
     begun = time.monotonic()
     far.close()
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < change_watcher.POLL_SECONDS / 2
     assert not [thread for thread in threading.enumerate() if thread.name == "redrive-watch"]
 
 

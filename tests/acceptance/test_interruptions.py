@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.acceptance.interruptions import Interrupter, Interruption, Point, every_point, fork_and_wait, interrupt
@@ -42,20 +43,25 @@ def hush(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture(scope="module")
+def http_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server for all tests, each of which has a namespace of its own."""
+    folder = tmp_path_factory.mktemp("server")
+    server = HttpServer(f"sqlite:///{folder}/jobs.db", folder)
+    yield server.url
+    server.stop()
+
+
 @pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    sqlite = f"sqlite:///{tmp_path}/jobs.db"
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":
-            yield "memory://"
+            return "memory://"
         case "sqlite":
-            yield sqlite
-        case "http":
-            server = HttpServer(sqlite, tmp_path)
-            yield server.url
-            server.stop()
+            return f"sqlite:///{tmp_path}/jobs.db"
         case store:
-            yield request.getfixturevalue(f"{store}_url")
+            found: str = request.getfixturevalue(f"{store}_url")
+            return found
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +73,7 @@ def installed_handler() -> Iterator[None]:
 
 @pytest.fixture
 def broker(url: str) -> Iterator[Broker]:
-    with connect(url, maintenance=False) as broker:
+    with connect(url, maintenance=False, namespace=f"test-{uuid4().hex}") as broker:
         for queue in ("jobs", "others"):
             broker.create_queue(queue)
         yield broker

@@ -38,7 +38,7 @@ def test_call_gets_a_typed_error_and_the_broker_goes_on(operation: Operation, fa
         return run(partial(work, operation, path, fault, point, prepared)).said
 
     said = meet(0, _rehearse)
-    outcomes = {meet(point, _meet).decode() for point in chosen_points(said)}
+    outcomes = {meet(point, _meet).decode() for point in chosen_points(said, fault)}
     print(f"{operation.name}: {count_points(said)} points ({fault}), {sorted(outcomes)}")
     assert count_points(said) >= FEWEST_POINTS
     assert outcomes <= ({"DiskFull"} if fault is Fault.DISK_FULL else {"OutcomeUnknown", "StoreFailed"})

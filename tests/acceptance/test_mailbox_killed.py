@@ -37,12 +37,12 @@ from redrive.mailbox import Mailbox, Message, flows
 from redrive.mailbox.flows import Delivered
 
 FEWEST_POINTS = 10
-KILLS = 200 if THOROUGH else 12
+KILLS = 200 if THOROUGH else 8
 REQUESTS = 10 * KILLS
 """More than the consumers that are killed can end."""
 MOST_ROUNDS = 4
 """Messages that a consumer settles before it is killed."""
-PAIRS = 1_000 if THOROUGH else 60
+PAIRS = 1_000 if THOROUGH else 40
 CLIENTS, CONSUMERS = 16, 4
 REPLIES_PER_KILL = 4
 VISIBILITY_SECONDS = 0.5

@@ -23,7 +23,7 @@ from redrive.testing.fake_clock import FakeClock
 PROCESSES = 8
 FEWER = 1 if THOROUGH else 2
 """A call to a server takes longer than one to a file: by what to divide the number of items."""
-ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 4_000))
+ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 3_000))
 BEATS_PER_KILL = 25
 """Rounds of all workers together between two kills."""
 FAIR_SECONDS = 10.0 if THOROUGH else 2.0

@@ -32,9 +32,9 @@ from redrive.errors import LeaseLost, RedriveError
 from redrive.stores.relational import moves
 from redrive.testing.fake_clock import FakeClock
 
-ITEMS = int(os.environ.get("REDRIVE_ITEMS", 70_000 if THOROUGH else 400))
+ITEMS = int(os.environ.get("REDRIVE_ITEMS", 70_000 if THOROUGH else 280))
 """Each moves once, and every second one back: three moves for two items."""
-KILLS = 1_000 if THOROUGH else 20
+KILLS = 1_000 if THOROUGH else 14
 AT_ONCE = 10
 FEWEST_POINTS = 10
 FEWEST_BOUNDARIES = 6
@@ -152,7 +152,7 @@ def kill_everywhere(
         return folder, run(partial(work, _files(folder)))
 
     _, ended = attempt("rehearsal", rehearse)
-    for point in chosen_points(ended.said):
+    for point in chosen_points(ended.said, fault):
         folder, died = attempt(str(point), partial(die_at, point))
         check(*_files(folder), (folder / "here.db", folder / "there.db"), died.said)
         shutil.rmtree(folder)

@@ -40,7 +40,7 @@ ITEMS_BETWEEN = 30
 """Completions between two faults."""
 SHORT_SECONDS = 0.5
 """How long an answer is waited for where nothing answers."""
-BOUND_SECONDS = 8.0
+BOUND_SECONDS = 25.0
 """A call that nobody answers ends after this: SHORT_SECONDS, or the two that psycopg waits for a connection at least,
 and much for a busy machine."""
 OURS = "SELECT pid, query FROM pg_stat_activity WHERE application_name = 'redrive'"

@@ -20,7 +20,7 @@ from redrive.contract.queries import GetOverdue
 from redrive.errors import LeaseLost
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
-ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 120))
+ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 80))
 """Races of each kind on each store. 40 are each of the five late calls with each of the eight head starts, once."""
 
 HEAD_STARTS = 8

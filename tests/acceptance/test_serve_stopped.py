@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -10,16 +9,14 @@ from tests.servers.http import HttpServer
 from tests.until import until
 
 from redrive import connect
-
-PATIENCE_SECONDS = 20.0
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_command_that_runs_may_finish_and_its_item_is_completed(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.servers.http import HttpServer
 from tests.sizes import THOROUGH
 
-EXAMPLES = int(os.environ.get("REDRIVE_FUZZ_EXAMPLES", 2000 if THOROUGH else 6))
+EXAMPLES = int(os.environ.get("REDRIVE_FUZZ_EXAMPLES", 2000 if THOROUGH else 4))
 ANSWER_SECONDS = 20.0
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 

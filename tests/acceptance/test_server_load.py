@@ -17,9 +17,9 @@ from tests.servers.http import Caller, HttpServer
 from tests.sizes import THOROUGH
 
 CLIENTS = 1000 if THOROUGH else 100
-SECONDS = 60.0 if THOROUGH else 4.0
+SECONDS = 60.0 if THOROUGH else 2.5
 KILLS = 10 if THOROUGH else 2
-SECONDS_BETWEEN_KILLS = 4.0 if THOROUGH else 1.5
+SECONDS_BETWEEN_KILLS = 4.0 if THOROUGH else 1.0
 MAX_TRIES = 50
 
 

@@ -21,8 +21,8 @@ from redrive.errors import StoreUnavailable
 
 ITEMS = 20_000 if THOROUGH else 400
 KILLERS = 20 if THOROUGH else 8
-STOPS = 100 if THOROUGH else 3
-KILLS = 100 if THOROUGH else 5
+STOPS = 100 if THOROUGH else 2
+KILLS = 100 if THOROUGH else 4
 SLOTS = 4
 HOWS = ("exit", "segfault", "memory", "loop")
 SECONDS = 3600.0 if THOROUGH else 600.0
@@ -240,7 +240,7 @@ def test_worker_that_slept_beyond_its_leases_is_refused(
     where = f"sqlite:///{tmp_path / 'jobs.db'}" if store == "sqlite" else request.getfixturevalue(f"{store}_url")
     with connect(where, maintenance=False) as broker:
         killable.app.create_queues(broker)
-        broker.update_queue("jobs", lease_timeout="1s")
+        broker.update_queue("jobs", lease_timeout="3s")
         for number in range(ROUNDS):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -250,7 +250,7 @@ def test_worker_that_slept_beyond_its_leases_is_refused(
 def _sleep_beyond(broker: Broker, url: str, folder: Path) -> None:
     broker.put_many("jobs", [new_item({"n": n}, headers={"task": "held"}) for n in range(AT_ONCE)])
     options = ("--concurrency", str(AT_ONCE), "--watchdog-timeout", "10m")
-    with program(url, folder, *options, lease="1s") as running:
+    with program(url, folder, *options, lease="3s") as running:
         wait_until(lambda: len(traced(folder)) == AT_ONCE, "the beginning", running.log)
         worker = running.worker()
         os.kill(worker, signal.SIGSTOP)

@@ -131,6 +131,10 @@ SAMPLES = (
     of_operation("operations.set_rate", "operation", rate=5),
     of_operation("operations.set_rate", "purge", ADMIN, rate=5),
     Sample("operations.undo", lambda s: {"id": s.operation}, ON_CALL, ALL),
+    Sample("breakers.list", lambda s: {"queue": s.queue}, LOOKS, HERE),
+    Sample("breakers.list", lambda s: {}, LOOKS, ANY),
+    Sample("breakers.open", lambda s: {"queue": s.queue}, ON_CALL, HERE),
+    Sample("breakers.close", lambda s: {"queue": s.queue}, ON_CALL, HERE),
     Sample("capture.enqueue", lambda s: {"queue": s.queue, **FAILED}, CAPTURES, HERE),
     Sample("capture.list", lambda s: {"queue": s.queue}, LOOKS, HERE),
     Sample("capture.list", lambda s: {"queue": s.queue, "category": "network"}, ON_CALL, HERE),
@@ -232,6 +236,20 @@ async def test_route_answers_those_who_may(sample: Sample, place: Place) -> None
             assert answer.status != 500, answer
             refused = answer.status != 200 and answer.json["code"] in REFUSED
             assert refused is not expected, (role, side, principal.queues, principal.namespaces, answer)
+
+
+async def test_breakers_of_other_queues_are_not_listed(place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    for side in place.world.sides.values():
+        place.world.broker.open_breaker(side.queue)
+    for principal, seen in (
+        (limited(Role.VIEWER), ["own-jobs"]),
+        (everywhere(Role.VIEWER), ["foreign-jobs", "own-jobs"]),
+    ):
+        place.caller.principal = principal
+        answer = await Client(place.server).call("breakers.list")
+        assert [each["queue"] for each in answer.json["breakers"]] == seen
 
 
 async def test_refusal_does_not_name_the_queue_that_an_id_is_in(place: Place) -> None:

@@ -43,6 +43,13 @@ def test_check_of_a_console_fails_where_the_page_is_wrong(tmp_path: Path) -> Non
     console.check("echo 7f3a90c1 is here", "00000001 is here\n")
     console.check("echo 00000001", "7f3a90c1\n")
     console.check("printf 'a\\nb\\nc\\n'", "a\n…\nc\n")
-    for command, shown in (("echo a", "b\n"), ("printf 'a\\nb\\n'", "a\n"), ("false", "")):
+    console.check("redrive queue create jobs --url sqlite:///here.db", "queue jobs is there\n…\n")
+    for command, shown in (
+        ("echo a", "b\n"),
+        ("printf 'a\\nb\\n'", "a\n"),
+        ("false", ""),
+        ("redrive queue pause jobs --url sqlite:///here.db", "nothing like it\n"),
+        ("redrive queue pause nothing --url sqlite:///here.db", "…\n"),
+    ):
         with pytest.raises(AssertionError):
             console.check(command, shown)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.servers.reserved_port import ReservedPort
 from tests.until import until
 
 from redrive import Item, Status, connect
@@ -322,7 +323,7 @@ def test_loop_that_hangs_costs_its_message_a_loss_and_no_other(mail: Mail) -> No
 
 def test_silent_worker_is_killed_by_the_supervisor(mail: Mail) -> None:
     id = mail.send("a")
-    process = mail.start("--watchdog-timeout", "1s")
+    process = mail.start("--watchdog-timeout", "3s")
     first = mail.begun("a")
     until(lambda: mail.broker.workers())
     os.kill(first, signal.SIGSTOP)
@@ -334,7 +335,8 @@ def test_silent_worker_is_killed_by_the_supervisor(mail: Mail) -> None:
 
 
 def test_metrics_and_health_are_served(mail: Mail) -> None:
-    port = free_port()
+    reserved = ReservedPort()
+    port = reserved.number
     mail.program(
         "consumer = DLQConsumer(mailbox=dead, handler=lambda letter: None)\n"
         f"group = LoopGroup([loop, consumer], health_port={port}, dlq=[dead])"
@@ -358,11 +360,6 @@ def test_metrics_and_health_are_served(mail: Mail) -> None:
 def page(url: str) -> str:
     with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 # Refusals.

@@ -209,7 +209,7 @@ def test_calls_that_nobody_answers_end_with_an_error_that_says_so(
         far.run_write(ADD, [key], [])
     with pytest.raises(StoreUnavailable):
         far.run(READ, [key], [])
-    assert time.monotonic() - begun < 10 * SHORT_SECONDS
+    assert time.monotonic() - begun < 25  # one alone would wait for 30
     proxy.light_up()
     assert far.run_write(ADD, [key], []) == 2
     assert admin.get(key) == b"2"

@@ -69,6 +69,7 @@ from redrive.errors import (
 from redrive.mailbox import Mailbox, MailboxConnectionError
 from redrive.model.failure import failure_from_exception
 from redrive.model.filter import Filter
+from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Result, Settled
 from redrive.model.judge import OutcomeKind
@@ -80,6 +81,7 @@ from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
 from redrive.testing import FakeClock
+from redrive.testing.conformance.gates import change_of
 
 SECOND = 1_000_000
 Opened = Callable[..., RedisStore]
@@ -384,6 +386,19 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
         store.commit([ManualChange(Verb.ARCHIVE, (ManualTarget(first.id),), "me")])
         assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
         store.commit([ManualChange(verb, (ManualTarget(second.id),), "me")])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
+def test_format_of_an_older_namespace_is_raised_by_the_first_gate(opened: Opened, redis_server: Server) -> None:
+    store = opened()
+    keys = store._keys
+    store.commit([CreateQueue("jobs", QueueSettings())])
+    with contextlib.closing(redis_server.client()) as client:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        store = opened()
+        for gate in (None, Gate(BREAKER_GATE, Instant(0))):
+            assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+            store.commit([change_of(store.read(GetQueue("jobs")), gate=gate)])
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
 
 

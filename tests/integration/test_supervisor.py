@@ -256,17 +256,17 @@ def test_hang_up_starts_the_worker_anew(work: Work) -> None:
 
 def test_worker_that_is_silent_is_killed(work: Work) -> None:
     id = work.put("wait", name="a")
-    process = work.start("--watchdog-timeout", "1s")
+    process = work.start("--watchdog-timeout", "3s")
     first = work.begun("a")
     until(lambda: work.broker.workers())  # it beats
-    threading.Event().wait(0.7)  # at least once
+    threading.Event().wait(1.0)  # at least once
     os.kill(first, signal.SIGSTOP)
     assert work.begun("a", times=2) != first
     work.go("a")
     item = work.item(id, Status.COMPLETED)
     assert item.counters.losses == 1
     assert item.last_failure is not None
-    assert "no sign of life for 1 s" in item.last_failure.text
+    assert "no sign of life for 3 s" in item.last_failure.text
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
 

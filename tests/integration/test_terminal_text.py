@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.terminal.cli import run_here
 
 from redrive import connect
 
@@ -101,7 +102,7 @@ def stderr_of_worker(folder: Path, *options: str) -> str:
         '[worker.w]\nqueue = "jobs"\nrun = "cat lines >&2"\nshell = true\n'
     )
     for words in (["config", "apply"], ["queue", "push", "jobs", "1"]):
-        subprocess.run([REDRIVE, *words], cwd=folder, env=CLEAN, check=True, capture_output=True)
+        assert run_here(folder, words, CLEAN).exit_code == 0
     command = [REDRIVE, "work", "--until-idle", *options]
     done = subprocess.run(command, cwd=folder, env=CLEAN, check=True, capture_output=True, timeout=60)
     return done.stderr.decode()

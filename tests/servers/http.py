@@ -13,16 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.servers.postgres import _free_port as free_port
+from tests.servers.reserved_port import ReservedPort
 
-STARTING_SECONDS = 30.0
+STARTING_SECONDS = 120.0
 
 
 class HttpServer:
     """`redrive serve` on a store, on a free port. It can be killed and started again on the same port."""
 
     def __init__(self, url: str, folder: Path, *options: str) -> None:
-        self.port = free_port()
+        self._port = ReservedPort()
+        self.port = self._port.number
         self.store_url = url
         self._options = options
         self._folder = folder

@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.servers.reserved_port import ReservedPort
 
-STARTING_SECONDS = 30.0
+STARTING_SECONDS = 120.0
 MEMORY = Path("/dev/shm")
 _EMPTY = """
     SELECT string_agg(format('DELETE FROM %%I.%%I', schemaname, tablename), ';') FROM pg_tables
@@ -37,7 +37,8 @@ class Server:
         # The path must be short: it holds the socket.
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="pg-", dir=memory))
-        self.port = _free_port()
+        self._port = ReservedPort()
+        self.port = self._port.number
         self._own: psycopg.Connection[Any] | None = None
         self._settings = {
             "listen_addresses": "127.0.0.1",
@@ -116,13 +117,6 @@ class Server:
             self._own.close()
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def _unprivileged() -> dict[str, Any]:

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,10 +18,13 @@ from typing import Any
 
 import pytest
 import redis
+from tests.servers.reserved_port import ReservedPort
 
-STARTING_SECONDS = 30.0
+STARTING_SECONDS = 120.0
 MEMORY = Path("/dev/shm")
 SLOTS = 16384
+BUS = 10_000
+"""By how much the port of a cluster's bus is larger than that of its server."""
 
 
 class Server:
@@ -35,7 +37,8 @@ class Server:
         self._program = program()
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="redis-", dir=memory))
-        self.port = _free_port()
+        self._port = ReservedPort(offset=BUS)
+        self.port = self._port.number
         self.settings = {
             "appendonly": "yes",
             "appendfsync": "always",
@@ -153,13 +156,3 @@ def _is_whole(client: redis.Redis, size: int) -> bool:
     told = client.execute_command("CLUSTER INFO")
     text = told.decode() if isinstance(told, bytes) else "\n".join(f"{name}:{value}" for name, value in told.items())
     return "cluster_state:ok" in text and f"cluster_known_nodes:{size}" in text and len(client.cluster("SLOTS")) == size
-
-
-def _free_port() -> int:
-    """One that is free together with that of the cluster's bus, which is larger by 10,000."""
-    while True:
-        with socket.socket() as found, socket.socket() as bus, contextlib.suppress(OSError, OverflowError):
-            found.bind(("127.0.0.1", 0))
-            port: int = found.getsockname()[1]
-            bus.bind(("127.0.0.1", port + 10_000))
-            return port

@@ -130,6 +130,8 @@ class Naive:
         self.now = now
         self.settings: dict[str, Settings] = {}
         self.paused: set[str] = set()
+        self.gates: dict[str, tuple[int, int | None]] = {}
+        """By queue: until when it gives nothing, and how many leases after that; None: any number."""
         self.items: list[Twin] = []
         self.keys: dict[tuple[str, str], tuple[Twin, int, float | str]] = {}
         """The item, its value, and until when the key is known; "item": with the item."""
@@ -226,19 +228,27 @@ class Naive:
         twin.rows += 1
         twin.failures += twin.status != "active"
 
+    def is_shut(self, queue: str) -> bool:
+        """Whether its gate lets nothing through."""
+        until, left = self.gates.get(queue, (0, None))
+        return self.now < until or left == 0
+
     def eligible(self, queue: str) -> list[Twin]:
         """What may be leased, in order, once everything that fell due or ran out has been seen to."""
-        if queue in self.paused:
+        if queue in self.paused or self.is_shut(queue):
             return []
         ready = [
             t
             for t in self.items
             if t.queue == queue and t.status == "pending" and not t.holders and t.ready_at <= self.now < t.expires_at
         ]
-        return sorted(ready, key=lambda t: t.order)
+        return sorted(ready, key=lambda t: t.order)[: self.gates.get(queue, (0, None))[1]]
 
     def lease(self, twin: Twin, timeout: int | None) -> None:
         seconds = self.settings[twin.queue].lease_timeout if timeout is None else timeout
+        until, left = self.gates.get(twin.queue, (0, None))
+        if left is not None:
+            self.gates[twin.queue] = (until, left - 1)
         twin.was_dead = twin.status == "dead"
         twin.status, twin.deadline = "active", self.now + seconds * SECOND
         twin.deliveries += 1
@@ -256,6 +266,8 @@ class Naive:
             return "status"
         if twin.queue in self.paused:
             return "paused"
+        if self.is_shut(twin.queue):
+            return "gated"
         return "conflict" if twin.status == "dead" and self.obstacle(twin, twin.queue, room=True) else None
 
     def give_back(self, twin: Twin) -> None:

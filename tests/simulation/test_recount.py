@@ -378,10 +378,12 @@ class RecountMachine(RuleBasedStateMachine):
             name = "completed" if entry.kind is FeedKind.DONE else entry.kind.value
             found[homes[entry.id] if name == "redriven" else entry.queue, name] += 1
             found[entry.queue, "exhausted"] += entry.reason in ("retries_exhausted", "max_attempts")
+            found[entry.queue, "failures"] += entry.error_class is not None
         for stats in self.broker.list_stats(QUEUES):
             for name in ("put", "completed", "dead", "redriven", "archived", "exhausted"):
                 assert getattr(stats, f"{name}_total") == found[stats.queue, name], (stats.queue, name)
             assert stats.captured_total == self.captured[stats.queue]
+            assert stats.failed_total == found[stats.queue, "failures"]
 
     def recount_operations(self, items: list[Item]) -> None:
         for started in self.operations:

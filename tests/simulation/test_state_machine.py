@@ -25,6 +25,7 @@ from tests.simulation.naive import SECOND, Naive, Retry, Settings, Twin
 from tests.sizes import THOROUGH
 
 from redrive import Broker, Lease, connect
+from redrive.clock import Instant
 from redrive.errors import (
     IdempotencyConflict,
     ItemActive,
@@ -32,11 +33,14 @@ from redrive.errors import (
     ItemNotFound,
     LeaseLost,
     QueueFull,
+    QueueGated,
     QueuePaused,
     RedriveError,
     WrongStatus,
 )
+from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.testing import FakeClock
+from redrive.testing.conformance.gates import change_of
 
 T = TypeVar("T")
 REFUSALS: dict[str, type[RedriveError]] = {
@@ -45,6 +49,7 @@ REFUSALS: dict[str, type[RedriveError]] = {
     "status": WrongStatus,
     "held": ItemHeld,
     "paused": QueuePaused,
+    "gated": QueueGated,
     "conflict": IdempotencyConflict,
 }
 """How a lease by id is refused."""
@@ -56,6 +61,8 @@ FLOORS = {"leased": 2.0, "held": 1.0, "lost": 0.3, "dead": 1.0}
 RARE_FLOORS = dict.fromkeys(
     (
         "dead and leased",
+        "nothing by a gate",
+        "leased under an allowance",
         "failed again",
         "failed anew",
         "failed by its own policy",
@@ -306,6 +313,14 @@ class BrokerMachine(RuleBasedStateMachine):
         if step:
             self.step()
 
+    @rule(queue=queues, delay=st.sampled_from([0, 0, 2, 8]), allowance=st.sampled_from([None, 0, 1, 2, 5]))
+    def set_gate(self, queue: str, delay: int, allowance: int | None) -> None:
+        """Without a delay and an allowance the gate is removed."""
+        until = self.naive.now + delay * SECOND
+        gate = None if allowance is None and not delay else Gate(BREAKER_GATE, Instant(until), allowance)
+        self.broker._core.call(change_of(self.broker.get_queue(queue), gate=gate))
+        self.naive.gates[queue] = (0, None) if gate is None else (until, allowance)
+
     @rule(queue=queues, settings=work_settings, how=st.sampled_from(["pause", "resume", "resume", "update", "update"]))
     def manage(self, queue: str, settings: Settings, how: str) -> None:
         if how == "update" and queue != "morgue":
@@ -409,9 +424,10 @@ class BrokerMachine(RuleBasedStateMachine):
     # What comes out
 
     def lease(self, queue: str, limit: int, timeout: int | None) -> None:
-        if queue in self.naive.paused:
+        if queue in self.naive.paused or self.naive.is_shut(queue):
             assert self.broker.lease(queue, limit) == []
             self.step()  # how much of the upkeep a lease on a paused queue does is left open
+            self.tally["nothing by a gate"] += queue not in self.naive.paused
             return
         leases = self.broker.lease(queue, limit, lease_timeout=timeout)
         self.naive.upkeep(queue)
@@ -420,6 +436,7 @@ class BrokerMachine(RuleBasedStateMachine):
         twins = [by_id[lease.id] for lease in leases]
         assert [twin.order for twin in twins] == [twin.order for twin in expected[:limit]]
         for lease, twin in zip(leases, twins, strict=True):
+            self.tally["leased under an allowance"] += self.naive.gates.get(queue, (0, None))[1] is not None
             self.naive.lease(twin, timeout)
             self.tally["leased"] += 1
             assert lease.value == twin.value

@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.simulation.many_items import (
     change_by_hand,
@@ -25,11 +26,17 @@ from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 from tests.sizes import THOROUGH
 
 from redrive import Broker, Dead, DeadReason, Lease, RetryVerdict, Status, new_item
+from redrive.clock import Instant
 from redrive.contract.admin_calls import Receive
-from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.item_calls import NewItem, Put, Settle
 from redrive.contract.queries import GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, ListOperations, ReadFeed
+from redrive.model.breaker import Breaker
+from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
+from redrive.model.gate import BREAKER_GATE, Gate
+from redrive.model.judge import OutcomeKind
 from redrive.model.payload import JSON
+from redrive.testing.conformance.gates import change_of
 
 SEEDS = 1_000 if THOROUGH else 20
 CALLS = 120
@@ -74,6 +81,8 @@ def test_every_answer_is_the_same(seed: int, url: str) -> None:
             by_hand,
             by_hand,
             queue_changes,
+            change_gates,
+            refuse_for_a_time,
             advance,
             look,
         ),
@@ -277,6 +286,38 @@ def queue_changes(twins: Twins, pick: random.Random) -> None:
     twins.ask(f"{verb} {queue}", verbs[verb])
 
 
+def change_gates(twins: Twins, pick: random.Random) -> None:
+    """Without a gate half of the time, so that most leases are given."""
+    queue, now = pick.choice(QUEUES), twins.clocks[0].now()
+    until = Instant(now + pick.choice([0, 0, 3, 30]) * SECOND)
+    gate = pick.choice([None, Gate(BREAKER_GATE, until, pick.choice([None, 0, 1, 3]))])
+    breakers = pick.choice([(), (Breaker("network", now, until, "20 failures", SECOND, until),)])
+    stale, replaced = pick.random() < 0.1, pick.random() < 0.9
+
+    def set_breakers(_: int, broker: Broker) -> Any:
+        call = change_of(broker.get_queue(queue), *breakers, **({"gate": gate} if replaced else {}))
+        return broker._core.store.commit([msgspec.structs.replace(call, version=call.version - stale)]).results[0]
+
+    twins.ask(f"breakers of {queue}", set_breakers)
+
+
+def refuse_for_a_time(twins: Twins, pick: random.Random) -> None:
+    """A peer of the item answers with a Retry-After."""
+    if not twins.leases[0]:
+        return
+    position, seconds = pick.randrange(len(twins.leases[0])), pick.choice([-1, 2, 20, 10_000])
+    verdict = RetryVerdict(0, pick.choice([Status.FAILED, Status.PENDING]))
+    kind = OutcomeKind.FAILED if verdict.status is Status.FAILED else OutcomeKind.RELEASED
+
+    def settle(side: int, broker: Broker) -> Any:
+        lease, until = twins.leases[side][position], Instant(twins.clocks[side].now() + seconds * SECOND)
+        version = broker.get_queue(broker.get(lease.id).queue).version
+        call = Settle(lease.token, kind, verdict, version, close_until=until)
+        return broker._core.store.commit([call]).results[0]
+
+    twins.ask("retry after", settle)
+
+
 def advance(twins: Twins, pick: random.Random) -> None:
     seconds = pick.choice([1, 5, 11, 25, 70])
     for clock in twins.clocks:
@@ -297,6 +338,7 @@ def look(twins: Twins, pick: random.Random) -> None:
 def look_at_everything(twins: Twins) -> None:
     for queue in QUEUES:
         twins.ask(f"stats {queue}", lambda _, broker, q=queue: broker.stats(q))  # type: ignore[misc]
+        twins.ask(f"queue {queue}", lambda _, broker, q=queue: broker.get_queue(q))  # type: ignore[misc]
         twins.ask(f"keys of {queue}", lambda _, broker, q=queue: broker.find_by_key(q, list("xyzwp")))  # type: ignore[misc]
     twins.ask("stats of all", lambda _, broker: broker.list_stats())
     for position in range(len(twins.ids[0])):

@@ -1,5 +1,8 @@
 """Console blocks of a page, run as a reader would type them: `$ command`, and below it what it prints.
 
+What needs a shell goes to one: pipes, exit codes, redirections, programs that load a module or serve. Any other command
+of `redrive` runs in this process.
+
 Ids differ from run to run: what the page calls 3ea8d9f8 stands for whatever was printed in its place, in the commands
 that follow too. So do times and the name of the person. A line that is only `…` stands for any lines.
 """
@@ -8,13 +11,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.terminal.cli import run_here
+
 _BLOCK = re.compile(r"^```console\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", flags=re.MULTILINE)
+_PLAIN = re.compile(r"redrive (?!work\b|serve\b)[^|;&<>$`*?~]*")
 _ID = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,32}\b")
 _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?( UTC|Z)?"), "<time>"),
@@ -56,6 +63,15 @@ class Console:
             name, _, value = typed.removeprefix("export ").partition("=")
             self._environment[name] = value
             return ""
+        code, printed = self._here(typed) if _PLAIN.fullmatch(typed) else self._in_a_shell(typed)
+        assert code == 0, f"{typed}\n{printed}"
+        return printed
+
+    def _here(self, typed: str) -> tuple[int, str]:
+        result = run_here(self._folder, shlex.split(typed)[1:], self._environment)
+        return result.exit_code, result.output
+
+    def _in_a_shell(self, typed: str) -> tuple[int, str]:
         result = subprocess.run(
             ["bash", "-c", typed],
             cwd=self._folder,
@@ -66,8 +82,7 @@ class Console:
             text=True,
             timeout=240,
         )
-        assert result.returncode == 0, f"{typed}\n{result.stdout}"
-        return result.stdout
+        return result.returncode, result.stdout
 
     def check(self, command: str, shown: str) -> None:
         """Run a command. It must print what the page shows."""

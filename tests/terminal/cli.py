@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from redrive import Broker, connect
 from redrive.cli.main import redrive
+
+
+def run_here(folder: Path, words: Sequence[str], environment: Mapping[str, str] | None = None) -> Result:
+    """Run a command in this process as if it were typed in a folder. One of its own takes twenty times as long."""
+    if environment is None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE_")}
+    with contextlib.chdir(folder):
+        result = CliRunner().invoke(
+            redrive, [*words], env={**dict.fromkeys(os.environ), **environment}, prog_name="redrive"
+        )
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
 
 
 class Cli:

@@ -12,7 +12,7 @@ from redrive import AsyncBroker, Broker, connect, connect_async
 from redrive.broker.api.handle import QueueHandle
 from redrive.broker.async_api.handle import AsyncQueueHandle
 
-ANSWERED_FROM_MEMORY = {"durability", "queue"}
+ANSWERED_FROM_MEMORY = {"durability", "queue", "on_breaker_change"}
 ITERATED = {"export", "follow"}
 
 

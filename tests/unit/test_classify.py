@@ -1,8 +1,6 @@
-"""Error classes: by rule, by type, by errno, by status code, by words, in this order."""
+"""Error classes: by rule, by type, by code, by status code, by words, in this order."""
 
 from __future__ import annotations
-
-import errno
 
 import pytest
 from hypothesis import given
@@ -88,14 +86,48 @@ def test_then_whole_words_decide(text: str, expected: str) -> None:
     assert classify("app.Error", ("Exception",), None, text) == expected
 
 
-def test_errno_tells_what_a_plain_oserror_is() -> None:
-    assert classify("OSError", (), errno=errno.ENOSPC) is ErrorClass.RESOURCE
-    assert classify("OSError", (), errno=errno.ECONNRESET) is ErrorClass.NETWORK
-    assert classify("OSError", (), errno=errno.ENOENT) is ErrorClass.PERMANENT
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [("ENOSPC", "resource"), ("ECONNRESET", "network"), ("ENOENT", "permanent"), ("EDEADLOCK", "transient"),
+     ("40001", "transient"), ("40P01", "transient"), ("55P03", "transient"), ("57014", "transient"),
+     ("57P01", "transient"), ("53300", "resource"), ("53100", "resource"), ("08006", "network"),
+     ("28P01", "permission"),
+     ("42501", "permission"), ("22001", "validation"), ("23505", "validation"), ("42P01", "permanent"),
+     ("SQLITE_BUSY", "transient"), ("SQLITE_BUSY_SNAPSHOT", "transient"), ("SQLITE_IOERR_WRITE", "resource"),
+     ("SQLITE_CONSTRAINT_UNIQUE", "validation"), ("SQLITE_ERROR", "permanent"), ("SMTP_421", "transient"),
+     ("SMTP_452", "resource"), ("SMTP_550", "permanent"), ("SMTP_535", "permission"),
+     ("SMTP_450 SMTP_550", "transient"),
+     ("UNAVAILABLE", "transient"), ("DEADLINE_EXCEEDED", "network"), ("UNAUTHENTICATED", "permission"),
+     ("RESOURCE_EXHAUSTED", "resource"), ("INVALID_ARGUMENT", "validation"), ("UNIMPLEMENTED", "permanent"),
+     ("ThrottlingException", "transient"), ("AccessDenied", "permission"), ("insufficient_quota", "resource"),
+     ("overloaded_error", "transient"), ("EPERM EAGAIN", "transient"), ("nonsense", "permanent")],
+)  # fmt: skip
+def test_then_a_code_decides_before_status_and_words(codes: str, expected: str) -> None:
+    status = 400 if expected != "permanent" else None
+    assert classify("app.Error", ("Exception",), status, "", (), frozenset(codes.split())) == expected
 
 
-def test_the_number_in_an_ssl_error_is_not_an_errno() -> None:
-    assert classify("ssl.SSLError", ("OSError",), errno=1) is ErrorClass.NETWORK
+@pytest.mark.parametrize(
+    ("error_type", "bases", "status", "code", "expected"),
+    [
+        ("psycopg.OperationalError", (), None, None, "network"),
+        ("psycopg.errors.ConfigurationLimitExceeded", ("psycopg.OperationalError",), None, "53400", "resource"),
+        ("sqlalchemy.exc.OperationalError", (), None, None, "transient"),
+        ("sqlalchemy.exc.OperationalError", (), None, "SQLITE_FULL", "resource"),
+        ("urllib3.exceptions.MaxRetryError", ("urllib3.exceptions.HTTPError",), 403, None, "permission"),
+        ("openai.RateLimitError", ("openai.APIStatusError",), 429, "insufficient_quota", "resource"),
+        ("app.RateLimitError", ("ValueError",), None, None, "transient"),
+        ("anthropic.HTTPNotImplementedError", ("anthropic.InternalServerError",), 501, None, "permanent"),
+    ],
+)
+def test_type_that_stands_for_several_kinds_of_trouble_decides_after_code_and_status(
+    error_type: str, bases: tuple[str, ...], status: int | None, code: str | None, expected: str
+) -> None:
+    assert classify(error_type, bases, status, "invalid", (), () if code is None else {code}) == expected
+
+
+def test_type_decides_before_a_code() -> None:
+    assert classify("ssl.SSLError", ("OSError",), codes={"EPERM"}) is ErrorClass.NETWORK
 
 
 def test_rules_come_first_and_all_their_conditions_must_hold() -> None:
@@ -123,8 +155,8 @@ def test_a_type_goes_by_three_names() -> None:
         assert not type_matches(pattern, "requests.exceptions.Timeout", bases)
 
 
-@given(st.text(), st.lists(st.text()), st.none() | st.integers(), st.text(), st.none() | st.integers())
+@given(st.text(), st.lists(st.text()), st.none() | st.integers(), st.text(), st.sets(st.text()))
 def test_anything_has_a_class(
-    error_type: str, bases: list[str], status: int | None, text: str, number: int | None
+    error_type: str, bases: list[str], status: int | None, text: str, codes: set[str]
 ) -> None:
-    assert classify(error_type, tuple(bases), status, text, errno=number) in ErrorClass
+    assert classify(error_type, tuple(bases), status, text, codes=codes) in ErrorClass

@@ -57,7 +57,7 @@ def test_every_setting_that_is_no_table_has_an_option(cli: Cli) -> None:
     shown = cli("queue", "create", "--help").output
     for name, (_, text) in SETTINGS.items():
         assert (f"--{name.replace('_', '-')} " in shown) == bool(text)
-    assert {name for name, (_, text) in SETTINGS.items() if not text} == {"retry", "error_rules", "redact"}
+    assert {name for name, (_, text) in SETTINGS.items() if not text} == {"retry", "error_rules", "breakers", "redact"}
 
 
 def test_set_takes_toml_json_and_plain_text(cli: Cli) -> None:
@@ -84,6 +84,21 @@ def test_keys_may_end_with_their_items(cli: Cli, options: list[str]) -> None:
 def test_set_takes_a_key_of_a_table(cli: Cli) -> None:
     told = settings(cli, "--attempts", "3", "--backoff", "1s", "--set", "retry.jitter=true")
     assert told["retry"] == {"attempts": 3, "delay": "exponential", "base": "1s", "jitter": True}
+
+
+def test_breaker_is_set_changed_and_taken_back_alone(cli: Cli) -> None:
+    told = settings(cli, "--set", "breakers={queue={failures=9}}")
+    assert told["breakers"] == {"queue": {**told["breakers"]["queue"], "failures": 9, "window": "1m"}}
+    told = cli.json("queue", "update", "q", "--set", "breakers.network={share=0.5}")["settings"]
+    assert (told["breakers"]["queue"]["failures"], told["breakers"]["network"]["share"]) == (9, 0.5)
+    told = cli.json("queue", "update", "q", "--set", "breakers.queue=unset")["settings"]
+    assert list(told["breakers"]) == ["network"]
+    assert not cli.json("queue", "update", "q", "--set", "breakers=unset")["settings"]["breakers"]
+
+
+@pytest.mark.parametrize("given", ["breakers={nettwork={}}", "breakers.queue={share=2}", "breakers.queue=7"])
+def test_breaker_that_cannot_be_is_invalid(cli: Cli, given: str) -> None:
+    assert cli.error("queue", "create", "q", "--set", given, exits=3)["code"] == "invalid_setting"
 
 
 def test_update_keeps_what_it_does_not_name(cli: Cli) -> None:

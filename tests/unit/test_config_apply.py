@@ -17,6 +17,7 @@ from redrive.config.loader import parse
 from redrive.contract import Call
 from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Register, Unregister, UpdateQueue
 from redrive.errors import InvalidConfig, InvalidSetting, OutcomeUnknown, RedriveError, StoreUnavailable
+from redrive.model.breaker import BreakerRule
 
 FILE = Path("/srv/shop/redrive.toml")
 BEFORE = "[queue.a]\nmax_size = 1\n[queue.b]\nmax_size = 1\n[capture.a]\nmax_size = 100\n[capture.b]\n"
@@ -253,3 +254,23 @@ def test_dead_queue_in_another_store_is_told_first(tmp_path: Path) -> None:
         assert broker.on_store("archive").get_queue("morgue").source_queues == ("a@main",)
         apply(broker, parse("name = 'main'\n[queue.a]\n", FILE))
         assert broker.on_store("archive").get_queue("morgue").source_queues == ()
+
+
+def test_breakers_of_the_file_are_applied_to_its_queues_and_end_with_its_table(broker: Broker) -> None:
+    common = "[breakers]\nnetwork = { failures = 9 }\n"
+    queues_of_file = "[queue.a]\n[queue.b.breakers]\nqueue = {}\n[capture.c]\n"
+    apply(broker, parse(common + queues_of_file, FILE))
+    rules = {each.name: each.settings.breakers for each in broker.list_queues()}
+    everywhere = {"network": BreakerRule(failures=9)}
+    assert rules == {"a": everywhere, "b": {"queue": BreakerRule()}, "c": everywhere}
+    with pytest.raises(InvalidSetting, match="is managed by"):
+        broker.update_queue("a", breakers={})
+    apply(broker, parse(queues_of_file, FILE))
+    rules = {each.name: each.settings.breakers for each in broker.list_queues()}
+    assert rules == {"a": {}, "b": {"queue": BreakerRule()}, "c": {}}
+
+
+def test_breaker_in_the_way_of_a_setting_of_the_store_is_told_at_the_queue(broker: Broker) -> None:
+    broker.create_queue("quiet", feed="none")
+    with pytest.raises(InvalidConfig, match=r"redrive\.toml:3: queue\.quiet\.breakers: count the failures"):
+        apply(broker, parse("[breakers]\nqueue = {}\n[queue.quiet]\n", FILE))

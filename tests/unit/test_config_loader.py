@@ -157,6 +157,18 @@ def test_empty_file_is_a_file() -> None:
         ('[queue."no spaces"]', 1, 'queue."no spaces"', "characters that names cannot have"),
         ("queue = 3", 1, "queue", "is a table"),
         ("[queue]\nemails = 3", 2, "queue.emails", "is a table"),
+        ("[queue.emails.breakers]\nqueue = {}\nnettwork = {}", 3, "queue.emails.breakers.nettwork",
+         "did you mean network?"),
+        ("[queue.emails.breakers]\nqueue = { share = 2 }", 2, "queue.emails.breakers.queue.share", "up to 1, not 2"),
+        ('[queue.emails.breakers.network]\nshare = 0.5\nwindow = "0s"', 3, "queue.emails.breakers.network.window",
+         "must be from 1s to 1h"),
+        ("[queue.emails.breakers]\nqueue = { fail_max = 3 }", 2, "queue.emails.breakers.queue.fail_max",
+         "did you mean failures?"),
+        ('[queue.emails]\nfeed = "none"\nbreakers = { queue = {} }', 3, "queue.emails.breakers",
+         "let 'feed' keep failed"),
+        ("[breakers]\nnetwork = { probes = 0 }\n[queue.a]\n[queue.b]", 2, "breakers.network.probes", "from 1 to 100"),
+        ("breakers = 3", 1, "breakers", "must be a table"),
+        ('[breakers]\nqueue = {}\n[queue.emails]\nfeed = "none"', 3, "queue.emails.breakers", "let 'feed' keep failed"),
         ('[queue.emails]\ntype = "internal"', 2, "queue.emails.type", 'is "external", or left out'),
         ('[queue.emails]\nlist = "ls"', 2, "queue.emails.list", 'say type = "external"'),
         ('[queue.t]\ntype = "external"', 1, "queue.t.list", "is missing"),
@@ -196,6 +208,24 @@ def test_mistake_is_told_with_line_key_and_what_was_expected(text: str, line: in
     found = problem(text)
     assert found[:2] == (line, key)
     assert told in found[2]
+
+
+def test_all_mistakes_in_breakers_are_told() -> None:
+    text = "[queue.a.breakers]\nqueue = { share = 2 }\nnetwork = { probes = 0 }\nfingerprint = {}\n"
+    with pytest.raises(InvalidConfig) as wrong:
+        parse(text + "[breakers]\nqueue = { failures = 0 }\npoison = 3\n", FILE)
+    told = [(each.line, each.key) for each in wrong.value.problems]
+    of_queue = [(2, "queue.a.breakers.queue.share"), (3, "queue.a.breakers.network.probes")]
+    assert told == [*of_queue, (6, "breakers.queue.failures"), (7, "breakers.poison")]
+
+
+def test_breakers_of_the_file_hold_for_every_queue_that_has_none_of_its_own() -> None:
+    text = "[breakers]\nnetwork = { failures = 9 }\n[capture]\n[queue.a]\nmax_size = 3\n"
+    config = parse(text + "[queue.own.breakers]\nqueue = {}\n[queue.none]\nbreakers = {}\n", FILE)
+    rules = {"network": {"failures": 9}}
+    assert config.queues["a"] == {"breakers": rules, "max_size": 3}
+    assert config.queues["captured"] == {"breakers": rules}
+    assert (config.queues["own"], config.queues["none"]) == ({"breakers": {"queue": {}}}, {"breakers": {}})
 
 
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_lines() -> None:

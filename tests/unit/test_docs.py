@@ -36,8 +36,8 @@ PAGES_WITH_EXAMPLES = [
     *(
         ROOT / "docs/guides" / f"{name}.md"
         for name in (
-            *("broker", "capture", "coming-from", "config-file", "cross-store-dead-letters", "periodic-tasks"),
-            *("mailboxes", "retries", "server", "tasks", "transactional-enqueue", "workers"),
+            *("breakers", "broker", "capture", "coming-from", "config-file", "cross-store-dead-letters"),
+            *("periodic-tasks", "mailboxes", "retries", "server", "tasks", "transactional-enqueue", "workers"),
         )
     ),
     *(ROOT / "docs/reference" / f"{name}.md" for name in ("export-format", "log-events", "metrics", "settings")),

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import email.message
 import errno
+import smtplib
 import socket
 import sqlite3
 import ssl
 import urllib.error
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from redrive.clock import Instant
-from redrive.model.duration import HOUR, MINUTE, SECOND
-from redrive.model.error_attributes import codes_of, retry_after_of, status_code_of
-
-NOW = Instant(1_700_000_000 * SECOND)
-LATER = "Tue, 14 Nov 2023 22:15:20 GMT"
-"""Two minutes after NOW."""
+from redrive.model.error_attributes import MAX_ERRORS, codes_of, has_attributes, related_errors, status_code_of
 
 
 class Carrier(Exception):
@@ -85,6 +81,10 @@ def test_status_code(error: BaseException, status: int | None) -> None:
         (Carrier(orig=Carrier(sqlstate="53100")), {"53100"}),
         (Carrier(code="insufficient_quota", status_code=429), {"insufficient_quota"}),
         (aws("ThrottlingException", 400), {"ThrottlingException"}),
+        (smtplib.SMTPSenderRefused(552, b"full", "a@b"), {"SMTP_552"}),
+        (Carrier(status_code="OOM"), {"OOM"}),
+        (Carrier(type="overloaded_error", error_code="busy_now"), {"overloaded_error", "busy_now"}),
+        (Carrier(code="40001"), set()),
         (Carrier(code="x" * 101, sqlstate=b"40P01"), set()),
     ],
 )
@@ -96,34 +96,105 @@ def test_code_of_sqlite() -> None:
     assert codes_of(sqlite_error()) == {"SQLITE_CANTOPEN"}
 
 
+class RpcError(Exception):
+    """What errors of gRPC derive from."""
+
+
+RpcError.__module__ = "grpc"
+
+
+class Call(RpcError):
+    """An error of gRPC: what it says is behind methods."""
+
+    def __init__(self, code: Any) -> None:
+        self._code = code
+
+    def code(self) -> Any:
+        if isinstance(self._code, BaseException):
+            raise self._code
+        return self._code
+
+
+def test_code_of_grpc() -> None:
+    assert codes_of(Call(SimpleNamespace(name="UNAVAILABLE"))) == {"UNAVAILABLE"}
+    assert codes_of(Call(KeyboardInterrupt())) == codes_of(Call(None)) == frozenset()
+
+
+def test_method_code_of_other_errors_is_not_called() -> None:
+    class Other(Exception):
+        def code(self) -> Any:
+            raise AssertionError
+
+    assert codes_of(Other()) == frozenset()
+
+
+def test_deprecated_code_of_an_error_with_a_status_is_not_read() -> None:
+    class Deprecated(Exception):
+        status = 503
+
+        @property
+        def code(self) -> int:
+            raise AssertionError
+
+    assert (status_code_of(Deprecated()), codes_of(Deprecated())) == (503, frozenset())
+
+
 @pytest.mark.parametrize(
-    ("error", "delay"),
+    ("error", "status", "codes"),
     [
-        (http_error(429, "120"), 2 * MINUTE),
-        (http_error(503, LATER), 2 * MINUTE),
-        (http_error(503, "Tue, 14 Nov 2023 22:15:20 -0000"), 2 * MINUTE),
-        (Carrier(response=Carrier(headers={"retry-after": "1.5"})), 1_500_000),
-        (Carrier(response=Carrier(headers={"Retry-After": "3"})), 3 * SECOND),
-        (Carrier(response=Carrier(headers={"retry-after-ms": "250", "retry-after": "1"})), 250_000),
-        (Carrier(headers={"Retry-After": "7"}), 7 * SECOND),
-        (aws("SlowDown", 503, **{"retry-after": "9"}), 9 * SECOND),
-        (http_error(429, "31536000"), HOUR),
-        (http_error(429, "inf"), HOUR),
-        (http_error(429, "Fri, 31 Dec 9999 23:59:59 GMT"), HOUR),
-        (http_error(429, "-5"), 0),
-        (http_error(503, "Tue, 14 Nov 2000 22:15:20 GMT"), 0),
-        (http_error(429, "nan"), None),
-        (http_error(429, "soon"), None),
-        (http_error(429, "1" * 101), None),
-        (Carrier(headers={"Retry-After": 5}), None),
-        (Carrier(), None),
+        (Carrier(orig=Carrier(sqlstate="40001")), None, {"40001"}),
+        (Carrier(reason=ConnectionRefusedError(errno.ECONNREFUSED, "no")), None, {"ECONNREFUSED"}),
+        (RuntimeError(Carrier(reason=Carrier(status_code=429))), 429, set()),
+        (Carrier(reason="no error", args=(1,)), None, set()),
     ],
 )
-def test_retry_after(error: BaseException, delay: int | None) -> None:
-    assert retry_after_of(error, NOW) == delay
+def test_what_an_error_holds_speaks_for_it(error: BaseException, status: int | None, codes: set[str]) -> None:
+    assert (status_code_of(error), codes_of(error)) == (status, codes)
+
+
+def test_error_that_holds_itself_is_read_once() -> None:
+    error = Carrier(status_code=429)
+    error.orig, error.reason, error.args, error.__cause__ = error, error, (error,), error
+    assert related_errors(error) == [error]
+    assert status_code_of(error) == 429
+
+
+def test_only_the_nearest_of_many_causes_are_read() -> None:
+    error: BaseException = Carrier(status_code=429)
+    for _ in range(1000):
+        error = RuntimeError(error)
+    assert len(related_errors(error)) == MAX_ERRORS
+    assert status_code_of(error) is None
+
+
+def test_refused_recipients_of_smtp_have_an_answer_each() -> None:
+    refused = smtplib.SMTPRecipientsRefused({"a@b": (450, b"later"), "c@d": (550, b"never")})
+    assert codes_of(refused) == {"SMTP_450", "SMTP_550"}
+    assert status_code_of(refused) is None
 
 
 def test_attributes_that_raise_say_nothing() -> None:
     hostile = Hostile()
-    assert (status_code_of(hostile), codes_of(hostile), retry_after_of(hostile, NOW)) == (None, frozenset(), None)
-    assert retry_after_of(Carrier(headers=hostile), NOW) is None
+    assert (status_code_of(hostile), codes_of(hostile)) == (None, frozenset())
+
+
+class Slotted(Exception):
+    __slots__ = ("status_code",)
+
+
+class Dynamic(Exception):
+    def __getattr__(self, name: str) -> Any:
+        return {"status_code": 503, "sqlstate": "40001"}.get(name)
+
+
+class Inherited(Carrier):
+    code = "EXCEEDED"
+
+
+def test_attributes_are_found_in_slots_in_bases_and_where_they_are_computed() -> None:
+    slotted = Slotted()
+    slotted.status_code = 503
+    assert status_code_of(slotted) == status_code_of(Dynamic()) == status_code_of(Inherited(status=503)) == 503
+    assert codes_of(Dynamic()) == {"40001"}
+    assert codes_of(Inherited()) == {"EXCEEDED"}
+    assert not has_attributes(ValueError())

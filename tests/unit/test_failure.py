@@ -362,7 +362,22 @@ def test_details_that_cannot_be_stored_are_cleaned_and_bounded() -> None:
 
 def test_cleaning_keeps_every_field_of_a_good_failure() -> None:
     failure = Failure(
-        "E", "x", "tb", ErrorClass.POISON, "f" * 16, "w", True, ("B",), "host", 5, "a" * 32, "x = 1", "SIGBUS", 3, 4096
+        "E",
+        "x",
+        "tb",
+        ErrorClass.POISON,
+        "f" * 16,
+        "w",
+        True,
+        ("B",),
+        "host",
+        5,
+        "a" * 32,
+        "x = 1",
+        "SIGBUS",
+        3,
+        4096,
+        5,
     )
     assert all(value != field.default for value, field in zip(
         msgspec.structs.astuple(failure), msgspec.structs.fields(failure), strict=True

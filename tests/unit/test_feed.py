@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from redrive import AsyncBroker, Broker, FeedKind
+from redrive import AsyncBroker, Broker, FeedEntry, FeedKind
 from redrive.errors import InvalidInput
 from redrive.testing import FakeClock, memory_broker
 
@@ -87,3 +89,10 @@ async def test_follow_on_an_event_loop(broker: Broker) -> None:
 def test_mistakes_are_refused(broker: Broker, wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         broker.feed(**wrong)  # type: ignore[arg-type]
+
+
+def test_every_field_of_an_entry_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs/concepts/groups-and-operations.md").read_text()
+    table = page.partition("| field | what |\n|---|---|\n")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(FeedEntry.__struct_fields__)

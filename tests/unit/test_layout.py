@@ -14,8 +14,18 @@ SHARED = {
     *("store", "engine", "schema", "session", "state", "queue_state", "indexes", "tables", "dispatch", "queues"),
     *("registrations", "puts", "leases", "settle", "verdicts", "manual_changes", "redrive", "operations", "operation"),
     *("moves", "maintenance", "queries", "feed", "find", "groups", "dead_letters", "low_water_marks", "deliveries"),
-    *("inspection", "export_import", "retry_policy", "config", "base", "handle", "async_broker", "replies"),
-    *("lease_by_id", "flows", "archive"),
+    *(
+        "inspection",
+        "export_import",
+        "retry_after",
+        "retry_policy",
+        "config",
+        "base",
+        "handle",
+        "async_broker",
+        "replies",
+    ),
+    *("lease_by_id", "flows", "archive", "breaker", "breakers"),
 }
 """Names of the same part of the same contract in several layers or backends."""
 TRADE_NOUNS = {"tracing"}

@@ -104,6 +104,11 @@ async def undo_operation(broker: AsyncBroker) -> None:
     await broker.undo_operation(id)
 
 
+async def opened_and_closed(broker: AsyncBroker) -> None:
+    await broker.open_breaker("jobs")
+    await broker.close_breaker("jobs")
+
+
 USES: dict[str, Use] = {
     "archive": on_dead("archive"),
     "on_store": lambda broker: broker.on_store("memory"),
@@ -136,6 +141,9 @@ USES: dict[str, Use] = {
     "import_items": imported,
     "lease": lambda broker: broker.lease("jobs"),
     "lease_by_id": on_dead("lease_by_id"),
+    "list_breakers": lambda broker: broker.list_breakers(),
+    "open_breaker": lambda broker: broker.open_breaker("jobs"),
+    "close_breaker": opened_and_closed,
     "list_queues": lambda broker: broker.list_queues(),
     "report_lost": on_lease("report_lost", "gone"),
     "move": on_dead("move", "jobs"),
@@ -180,7 +188,7 @@ async def _got_many(broker: AsyncBroker) -> None:
 
 def test_every_method_is_tried() -> None:
     methods = {name for name, _ in inspect.getmembers(AsyncBroker, inspect.isfunction) if not name.startswith("_")}
-    assert methods - {"queue"} == USES.keys()
+    assert methods - {"queue", "on_breaker_change"} == USES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(USES))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
-from redrive import Broker
+from redrive import Broker, FeedEntry, FeedKind
 from redrive.model.text import to_rfc3339
 from redrive.testing import FakeClock, memory_broker
 
@@ -77,6 +78,20 @@ def test_item_and_what_happened_to_it(broker: Broker) -> None:
     (entry,) = broker.feed(kinds="redriven").entries
     assert str(entry) == f"{START} redriven in dead-orders by ann, item {back.id}"
     assert str(broker.audit()[0]) == f"{START} ann: redrive, 1 item in dead-orders: mended"
+
+
+def test_entry_of_a_breaker() -> None:
+    entry = FeedEntry(
+        1,
+        FakeClock(datetime(2026, 7, 1, 3, 12, 55, tzinfo=UTC)).now(),
+        FeedKind.BREAKER_OPENED,
+        "orders",
+        title="20 failures within 1m",
+        breaker="network",
+    )
+    assert str(entry) == f"{START} breaker_opened in orders for network: 20 failures within 1m"
+    manual = msgspec.structs.replace(entry, actor="ann", title=None)
+    assert str(manual) == f"{START} breaker_opened in orders for network by ann"
 
 
 def test_stats(broker: Broker) -> None:

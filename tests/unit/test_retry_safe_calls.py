@@ -38,8 +38,8 @@ NAMED_SAFE = {
     "StepOperation", "Promote", "ApplyRetention", "FinishMove", "CloseMove",
 }  # fmt: skip
 NAMED_UNSAFE = {
-    "UpdateQueue", "DeleteQueue", "Unregister", "Complete", "Settle", "ReturnLease", "ManualChange", "StartOperation",
-    "SetOperation", "Expire", "LeaseByIds", "LeaseItems", "Reply",
+    "UpdateQueue", "SetBreakers", "DeleteQueue", "Unregister", "Complete", "Settle", "ReturnLease", "ManualChange",
+    "StartOperation", "SetOperation", "Expire", "LeaseByIds", "LeaseItems", "Reply",
 }  # fmt: skip
 
 

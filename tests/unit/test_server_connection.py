@@ -13,13 +13,13 @@ from redrive.server.application import application
 from redrive.server.http_server import HttpRunner, listen
 from redrive.server.long_poll import start_eagerly
 
-PATIENCE_SECONDS = 20.0
-IDLE_SECONDS = 0.05
+PATIENCE_SECONDS = 120.0
+IDLE_SECONDS = 0.3
 
 
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.5)
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 5)
     listener = listen("127.0.0.1", 0)
     app = application("memory://", maintenance=False)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from redrive.model.filter import Filter
-from redrive.model.queue import QueueSettings
+from redrive.model.queue import QueueSettings, RetryAfter
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.field_types import NAMES, FilterFields
 from redrive.server.openapi import encoded
@@ -72,5 +72,5 @@ def test_every_condition_of_a_filter_can_be_given() -> None:
 
 def test_settings_that_are_told_are_those_there_are() -> None:
     unset = ("max_attempts", "expire_timeout", "max_size", "keep_dead", "archive_after", "keep_archived")
-    every = QueueSettings(dead_queue="x", **dict.fromkeys(unset, 1))  # type: ignore[arg-type]
+    every = QueueSettings(dead_queue="x", retry_after=RetryAfter.DELAY, **dict.fromkeys(unset, 1))  # type: ignore[arg-type]
     assert set(view_of(every)) == set(QueueSettings.__struct_fields__)

@@ -130,6 +130,9 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "operations.resume": (404, "operation_not_found", {"id": NO_ID}),
     "operations.set_rate": (400, "invalid_input", {"id": NO_ID, "rate": -1}),
     "operations.undo": (404, "operation_not_found", {"id": NO_ID}),
+    "breakers.list": (404, "queue_not_found", {"queue": "x"}),
+    "breakers.open": (400, "invalid_input", {"queue": "jobs", "kind": "weather"}),
+    "breakers.close": (404, "breaker_not_open", {"queue": "jobs"}),
     "feed.read": (404, "queue_not_found", {"queue": "x"}),
     "audit.list": (400, "invalid_input", {"before": "x"}),
     "workers.list": (400, "invalid_input", {"queue": "jobs"}),
@@ -632,6 +635,49 @@ async def _(bench: Bench) -> None:
     assert (found["queue_size"], found["max_size"], found["is_processor_running"]) == (1, 10_000, False)
     assert found["status_breakdown"]["pending"] == found["error_categories"]["network"] == 1
     assert found["lifetime_stats"]["enqueued_total"] == 1
+
+
+@story("breakers.list")
+async def _(bench: Bench) -> None:
+    assert (await bench.ok("breakers.list"))["breakers"] == []
+    await bench.put()
+    await bench.ok("breakers.open", queue="jobs", open_for="10m", note="maintenance of the mail server")
+    (found,) = (await bench.ok("breakers.list"))["breakers"]
+    assert (found["queue"], found["kind"], found["state"], found["waiting"]) == ("jobs", "queue", "open", 1)
+    assert found["reason"] == "maintenance of the mail server"
+    assert found["next_probe_at"] > found["opened_at"]
+    assert (await bench.ok("breakers.list", queue="jobs"))["breakers"] == [found]
+    assert (await bench.ok("breakers.list", queue="morgue"))["breakers"] == []
+    assert (await bench.ok("queue.stats", queue="jobs"))["breakers"] == [found]
+    assert (await bench.ok("queues.info", name="jobs"))["stats"]["breakers"] == [found]
+    stats = {each["queue"]: each["breakers"] for each in (await bench.ok("queues.stats"))["stats"]}
+    assert stats == {"jobs": [found], "morgue": []}
+
+
+@story("breakers.open")
+async def _(bench: Bench) -> None:
+    await bench.put()
+    opened = await bench.ok("breakers.open", queue="jobs", actor="ann")
+    assert (opened["state"], opened["opened_by"], opened["reason"]) == ("open", "ann", "opened by an operator")
+    assert not (await bench.ok("queue.lease", queue="jobs"))["items"]
+    assert await bench.ok("breakers.open", queue="jobs", actor="bob") == opened
+    (entry,) = (await bench.ok("audit.list"))["entries"]
+    assert (entry["actor"], entry["queue"]) == ("ann", "jobs")
+
+
+@story("breakers.close")
+async def _(bench: Bench) -> None:
+    await bench.dead()
+    (group,) = (await bench.ok("dead.groups"))["groups"]
+    kind = f"fingerprint:{group['fingerprint']}"
+    opened = await bench.ok("breakers.open", queue="jobs", kind=kind)
+    await bench.ok("breakers.open", queue="jobs", kind=group["error_class"])
+    await bench.ok("breakers.open", queue="morgue", kind=group["error_class"])
+    (marked,) = (await bench.ok("dead.groups"))["groups"]
+    assert [each["kind"] for each in marked["breakers"]] == [kind, group["error_class"]]
+    assert await bench.ok("breakers.close", queue="jobs", kind=kind, actor="ann") == {"released": 0}
+    assert opened["kind"] not in [each["kind"] for each in (await bench.ok("breakers.list"))["breakers"]]
+    assert (await bench.ok("audit.list"))["entries"][0]["actor"] == "ann"
 
 
 @story("feed.read")

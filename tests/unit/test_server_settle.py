@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from tests.servers.asgi import Client
 
+from redrive.model.duration import parse_duration
 from redrive.server.application import application
 
 ENDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -92,3 +94,32 @@ async def test_policy_that_an_item_cannot_have_is_refused(client: Client, rules:
     refused = await client.refused("queue.produce", 400, "invalid_setting", queue="jobs", items=items)
     assert refused["details"]["item"] == 1
     assert (await client.ok("queue.stats", queue="jobs"))["pending"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (120, "2m"), ("120", "2m"), (1.5, "1.5s"), ("2m", "2m"), ("Fri, 31 Dec 9999 23:59:59 GMT", "1h"),
+        (1e300, "1h"), ("365d", "1h"), ("Tue, 14 Nov 2000 22:15:20 GMT", "0s"), (-5, "0s"), ("soon", None),
+        ("", None), (None, None),
+    ],
+)  # fmt: skip
+async def test_report_may_say_how_long_to_wait(client: Client, given: object, kept: str | None) -> None:
+    settings = {"retry": {"attempts": 3, "cooldown": "1ms"}, "retry_after": "delay"}
+    await client.ok("queues.update", name="jobs", settings=settings)
+    item = await leased(client, "jobs")
+    error = {"text": "429", "status_code": 429, "retry_after": given}
+    await client.ok("queue.retry", queue="jobs", items=[{"token": item["token"], "error": error}])
+    found = await client.ok("items.get", id=item["id"])
+    (entry,) = found["history"]
+    assert entry["failure"].get("retry_after") == kept
+    waits = datetime.fromisoformat(found["ready_at"]) - datetime.fromisoformat(entry["at"])
+    assert waits == timedelta(microseconds=max(parse_duration(kept or 0), 1000))
+
+
+async def test_report_whose_wait_is_no_text_and_no_number_is_refused(client: Client) -> None:
+    item = await leased(client, "jobs")
+    error = {"text": "429", "retry_after": ["120"]}
+    items = [{"token": item["token"], "error": error}]
+    assert (await client.call("queue.retry", queue="jobs", items=items)).status == 400
+    assert (await client.ok("items.get", id=item["id"]))["status"] == "active"

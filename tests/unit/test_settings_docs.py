@@ -12,6 +12,7 @@ import pytest
 from redrive import connect, new_item
 from redrive.errors import InvalidDuration, InvalidSetting
 from redrive.model import failure, limits, payload
+from redrive.model.breaker import RULE_KEYS, BreakerRule
 from redrive.model.classify import ErrorRule
 from redrive.model.duration import parse_duration
 from redrive.model.feed import FeedKind
@@ -61,7 +62,7 @@ def test_default_is_the_one_in_the_code(name: str) -> None:
     if written == "unset":
         assert default is None
     elif written == "none":
-        assert default in ((), RetryPolicy(), RedactRules())
+        assert default in ((), {}, RetryPolicy(), RedactRules())
     elif written.startswith("all but "):
         assert set(FeedKind) - set(default) == set(re.findall(r"`(\w+)`", written))
     elif isinstance(default, bool):
@@ -90,7 +91,18 @@ def test_words_of_the_page_are_settings() -> None:
 
 
 def test_settings_without_a_range_in_numbers_are_those_that_have_none() -> None:
-    listed = {"retry", "final_errors", "error_rules", "dead_queue", "on_dead", "search", "feed", "redact"}
+    listed = {
+        "retry",
+        "retry_after",
+        "final_errors",
+        "error_rules",
+        "dead_queue",
+        "on_dead",
+        "search",
+        "feed",
+        "breakers",
+        "redact",
+    }
     assert SETTINGS.keys() - RANGES.keys() == listed
 
 
@@ -106,6 +118,29 @@ def test_every_key_of_retry_and_of_error_rules_is_listed() -> None:
         parse_settings({"retry": {"no such key": 1}})
     assert sorted(names("retry")) == sorted(str(refused.value).split("known are ")[1].split(", "))
     assert names("error_rules") == list(ErrorRule.__struct_fields__)
+
+
+def test_every_key_of_a_breaker_is_listed_with_its_default_and_range() -> None:
+    rows = {row[0].strip("`"): row[1:3] for row in table("breakers")}
+    assert list(rows) == list(BreakerRule.__struct_fields__)
+    section = PAGE.read_text().split("\n## breakers\n")[1].split("| key |")[0]
+    assert {*RULE_KEYS} == {*re.findall(r"`(\w+)`", section)}
+    for key in ("window", "minimum", "open_for", "probes"):
+        assert value(rows[key][0]) == getattr(BreakerRule(), key)
+    assert (rows["failures"][0].split(",")[0], rows["share"][0]) == (str(BreakerRule().failures_limit), "none")
+    for key in ("failures", "window", "minimum", "open_for", "probes"):
+        ends = [end.strip("`") for end in rows[key][1].split(" to ")]
+        for end in ends:
+            assert getattr(_breaker(key, value(end)), key) == value(end)
+        for outside in (value(ends[0]) - 1, value(ends[1]) + 1):
+            with pytest.raises((InvalidSetting, InvalidDuration)):
+                _breaker(key, outside)
+
+
+def _breaker(key: str, number: int) -> BreakerRule:
+    is_duration = key in ("window", "open_for")
+    written = timedelta(microseconds=number) if is_duration else number
+    return parse_settings({"breakers": {"queue": {key: written}}}).breakers["queue"]
 
 
 def test_every_rule_for_redaction_is_listed() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from redrive import App, Broker, Context, connect
 from redrive.errors import Closed, InvalidInput, InvalidSetting, QueueNotFound
+from redrive.mailbox import Mailbox
+from redrive.model.breaker import BreakerRule
 from redrive.testing import Drained, memory_broker, run_tasks
 
 
@@ -79,6 +81,17 @@ def test_queue_that_is_missing_is_created(broker: Broker) -> None:
     with app.override_broker(broker):
         settings = broker.get_queue("jobs").settings
     assert (settings.retry.attempts, settings.lease_timeout) == (3, 300_000_000)
+
+
+def test_declared_queue_and_mailbox_have_their_breakers(broker: Broker) -> None:
+    app = App()
+    app.queue("jobs", breakers={"network": {"failures": 3}})
+    with pytest.raises(InvalidSetting, match=r"breakers\.weather"):
+        app.queue("others", breakers={"weather": {}})
+    with app.override_broker(broker):
+        assert broker.get_queue("jobs").settings.breakers == {"network": BreakerRule(failures=3)}
+    Mailbox(broker, "letters", settings={"breakers": {"queue": {}}}).approximate_count()
+    assert broker.get_queue("letters").settings.breakers == {"queue": BreakerRule()}
 
 
 def test_settings_that_are_named_are_set_and_others_stay(broker: Broker) -> None:

@@ -240,7 +240,6 @@ def test_wait_ends_when_the_time_is_over(app: App, clock: FakeClock) -> None:
     waiter = threading.Thread(target=wait)
     waiter.start()
     while waiter.is_alive():
-        clock.until_waiting()
         clock.advance("1s")
         waiter.join(0.001)
     assert isinstance(caught[0], ResultTimeout)

@@ -9,6 +9,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +21,7 @@ import pytest
 from redrive import Broker, connect
 from redrive.model.death import DeadReason
 from redrive.telemetry import events
+from redrive.testing import FakeClock
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src/redrive"
@@ -231,6 +233,33 @@ def test_broker_tells_no_payload_and_no_secret(caplog: pytest.LogCaptureFixture)
     assert "item_dropped" in caplog.text
     assert SECRET not in caplog.text
     assert "marker-4711" not in caplog.text
+
+
+def test_breaker_that_an_operator_opens_is_no_warning_and_a_hook_that_raises_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+
+    def broken(change: object) -> None:
+        raise ValueError("no such channel")
+
+    with connect("memory://", maintenance=False, clock=clock) as broker, caplog.at_level(logging.INFO, "redrive"):
+        broker.create_queue("jobs", breakers={"queue": {"failures": 1}})
+        broker.on_breaker_change(broken)
+        broker.run_maintenance()
+        broker.open_breaker("jobs", "network")
+        broker.put("jobs", 1)
+        broker.fail(broker.lease("jobs")[0], ValueError("bad"))
+        for _ in range(2):
+            clock.advance("1s")
+            broker.run_maintenance()
+        for thread in threading.enumerate():
+            if thread.name == "redrive-breaker-hook":
+                thread.join()
+    seen: list[Any] = [record for record in caplog.records if record.name == "redrive.breaker"]
+    levels = {(each.event, each.fields["breaker"]): each.levelname for each in seen}
+    failed = {("breaker_hook_failed", kind): "ERROR" for kind in ("network", "queue")}
+    assert levels == {("breaker_opened", "network"): "INFO", ("breaker_opened", "queue"): "WARNING", **failed}
 
 
 def _die(broker: Broker, payload: object, error: str) -> None:

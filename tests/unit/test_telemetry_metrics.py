@@ -97,6 +97,25 @@ def test_puts_leases_and_completions_are_counted(broker: Broker, seen: Seen) -> 
     assert seen("redrive_items_released_total", queue="jobs", counted="no") == 1
 
 
+def test_breakers_are_counted_by_rule_and_never_by_fingerprint(broker: Broker, seen: Seen, clock: FakeClock) -> None:
+    broker.update_queue("jobs", breakers={"queue": {}, "network": {}})
+    assert seen("redrive_breakers", queue="jobs", breaker="network") == 0
+    clock.advance("5s")
+    for kind in ("network", "fingerprint:ab", "fingerprint:cd"):
+        broker.open_breaker("jobs", kind)
+    broker.close_breaker("jobs", "fingerprint:cd")
+    broker.open_breaker("jobs", "fingerprint:ef")
+    expected = {"queue": 0, "network": 1, "fingerprint": 2}
+    assert {key: seen("redrive_breakers", queue="jobs", breaker=key) for key in expected} == expected
+    changes = [
+        (*(dict(sample.labels)[label] for label in ("breaker", "change")), sample.value)
+        for metric in seen.registry.collect()
+        for sample in metric.samples
+        if sample.name == "redrive_breaker_changes_total"
+    ]
+    assert sorted(changes) == [("fingerprint", "closed", 1), ("fingerprint", "opened", 3), ("network", "opened", 1)]
+
+
 def test_puts_of_a_registration_are_counted_once(broker: Broker, seen: Seen) -> None:
     call = Register("schedule", "nightly", b"", version=0, puts=(Put("jobs", (new_item(1),)),))
     for _ in range(2):

@@ -28,6 +28,7 @@ from redrive.contract.admin_calls import (
     Promote,
     Receive,
     Register,
+    SetBreakers,
     SetOperation,
     SetPaused,
     SetSourceQueue,
@@ -66,6 +67,7 @@ from redrive.contract.queries import (
     ReadFeed,
 )
 from redrive.contract.replies import REPLY_TO
+from redrive.model.breaker import queue_of_holder
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId, Token
 from redrive.model.judge import Verdict
@@ -294,7 +296,7 @@ def _receive(call: Receive) -> _Requirements:
 
 def _holds(call: Hold | Unhold) -> _Requirements:
     if call.ids is None:
-        yield RequiredPermission((OPERATE,), QueueScope.ALL)
+        yield RequiredPermission((OPERATE,), _place(queue_of_holder(call.held_by)))
     for id in call.ids or ():
         yield RequiredPermission((OPERATE,), ItemRef(id))
     if isinstance(call, Hold) and call.queue_version is not None:
@@ -339,6 +341,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     CreateQueue: _settings,
     UpdateQueue: _settings,
     SetPaused: _in_queue(OPERATE, "name"),
+    SetBreakers: _in_queue(OPERATE, "name"),
     SetSourceQueue: _in_queue(MANAGE, "name"),
     DeleteQueue: _in_queue(MANAGE, "name"),
     Put: _put,

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from redrive.broker import maintenance
+from redrive.broker.async_api.breakers import AsyncBreakerMethods
 from redrive.broker.async_api.deliveries import AsyncDeliveryMethods
 from redrive.broker.async_api.handle import AsyncQueueHandle
 from redrive.broker.async_api.inspection import AsyncInspectionMethods
@@ -17,13 +18,18 @@ from redrive.broker.async_api.manual_changes import AsyncManualChangeMethods
 from redrive.broker.async_api.operations import AsyncOperationMethods
 from redrive.broker.async_api.queues import AsyncQueueMethods
 from redrive.broker.flows import deliveries
-from redrive.broker.flows.health import Health, health_of, stuck_moves
+from redrive.broker.flows.health import Health, health_of, store_warnings
 from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
 
 class AsyncBroker(
-    AsyncQueueMethods, AsyncDeliveryMethods, AsyncInspectionMethods, AsyncManualChangeMethods, AsyncOperationMethods
+    AsyncQueueMethods,
+    AsyncDeliveryMethods,
+    AsyncInspectionMethods,
+    AsyncManualChangeMethods,
+    AsyncOperationMethods,
+    AsyncBreakerMethods,
 ):
     """Queues and items of one namespace in one store. Safe to share between tasks, and between event loops.
 
@@ -58,7 +64,7 @@ class AsyncBroker(
 
     async def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        moves = await self._run(stuck_moves(self._core))
+        moves = await self._run(store_warnings(self._core))
         return await asyncio.get_running_loop().run_in_executor(None, health_of, self._core.store, moves)
 
     async def close(self) -> None:

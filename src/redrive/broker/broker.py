@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from redrive.broker import maintenance
+from redrive.broker.api.breakers import BreakerMethods
 from redrive.broker.api.deliveries import DeliveryMethods
 from redrive.broker.api.handle import QueueHandle
 from redrive.broker.api.inspection import InspectionMethods
@@ -16,12 +17,12 @@ from redrive.broker.api.manual_changes import ManualChangeMethods
 from redrive.broker.api.operations import OperationMethods
 from redrive.broker.api.queues import QueueMethods
 from redrive.broker.flows import deliveries
-from redrive.broker.flows.health import Health, health_of, stuck_moves
+from redrive.broker.flows.health import Health, health_of, store_warnings
 from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
 
-class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMethods, OperationMethods):
+class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMethods, OperationMethods, BreakerMethods):
     """Queues and items of one namespace in one store. Safe to share between threads; a forked child may go on using it.
 
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
@@ -54,7 +55,7 @@ class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMetho
 
     def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        return health_of(self._core.store, self._run(stuck_moves(self._core)))
+        return health_of(self._core.store, self._run(store_warnings(self._core)))
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""

@@ -15,6 +15,8 @@ import msgspec
 
 from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, raise_if_refused, run_query
+from redrive.broker.flows.breaker_verdicts import held_verdict
+from redrive.broker.flows.breakers import BreakerMonitor
 from redrive.broker.flows.moves import MoveBackoff
 from redrive.broker.instrumentation import BrokerMetrics, collect_metrics
 from redrive.broker.maintenance import MaintenanceThread
@@ -22,6 +24,7 @@ from redrive.broker.notifier import Notifier
 from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
 from redrive.broker.store_registry import StoreRegistry
+from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
@@ -30,6 +33,7 @@ from redrive.errors import Closed, InvalidInput
 from redrive.model.caller_input import checking_input
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
+from redrive.model.gate import RETRY_AFTER_GATE, Gate, set_gate
 from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, dead_verdict, judge
 from redrive.model.limits import check_address, check_label, split_address
@@ -67,6 +71,7 @@ class Core:
         self.meter: BrokerMetrics | None = None
         """Counts, once somebody has asked for metrics."""
         self.trials = MoveBackoff()
+        self.breakers = BreakerMonitor()
         self.stores = stores or StoreRegistry()
         self.stores.add(self)
         _OPEN.add(self)
@@ -109,6 +114,18 @@ class Core:
         self._queues[queue.name] = queue
         return queue
 
+    def is_gated(self, name: str) -> bool:
+        """Whether a gate of the queue is closed for some time, as last seen."""
+        queue, now = self._queues.get(name), self.clock.now()
+        return queue is not None and any(now < gate.until for gate in queue.gates)
+
+    def close_gate(self, name: str, until: Instant) -> None:
+        """A delivery of this process has closed the gate of a queue."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            gates = set_gate(queue.gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))
+            self.cache_queue(msgspec.structs.replace(queue, gates=gates))
+
     def add_backoff(self, name: str, function: DelayFunction) -> None:
         """Let retry policies name a function that this program has."""
         self._backoffs[name] = function
@@ -130,7 +147,7 @@ class Core:
         dead_reason: DeadReason | None = None,
     ) -> Verdict:
         """Judge by the settings of a queue, with this program's delay functions and a fresh jitter."""
-        return judge(
+        verdict = judge(
             queue.settings,
             outcome_kind,
             counters,
@@ -142,6 +159,7 @@ class Core:
             backoffs=self._backoffs,
             dead_reason=dead_reason,
         )
+        return held_verdict(queue, verdict, failure) if outcome_kind is OutcomeKind.FAILED else verdict
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""

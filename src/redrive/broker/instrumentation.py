@@ -6,6 +6,7 @@ Only once somebody has asked for the metrics of a broker. A batch takes one lock
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from redrive.contract.item_calls import (
 )
 from redrive.contract.queries import ListQueues, ListStats
 from redrive.errors import LeaseLost, RedriveError
+from redrive.model.breaker import Breaker, rule_key
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
@@ -131,6 +133,10 @@ class BrokerMetrics:
                 _count_ending(self.metrics, queue, outcome_kind, result, failure, was_dead=was_dead)
         except Exception:
             _log.exception("metrics_update_failed")
+
+    def breaker_changed(self, queue: str, breaker: Breaker, *, opened: bool) -> None:
+        """A breaker opened or closed. Fingerprints have one label together: there is no end of them."""
+        self.metrics.add(names.BREAKER_CHANGES, (queue, rule_key(breaker.kind), "opened" if opened else "closed"))
 
     def operated(self, before: Operation, after: Operation) -> None:
         """A step of an operation was made; by this process, unless another one has made it meanwhile."""
@@ -268,18 +274,21 @@ class QueueStatsReader:
         self._read_at: Instant | None = None
 
     def read(self) -> Iterable[Sample]:
-        """Depth and age of every queue."""
+        """Depth, age and breakers of every queue."""
         with self._lock:
             now = self._core.clock.now()
             if self._read_at is None or not 0 <= now - self._read_at < READ_EVERY:
-                self._samples = tuple(sample for stats in self._stats() for sample in _samples(stats))
+                self._samples = tuple(self._read())
                 self._read_at = now
             return self._samples
 
-    def _stats(self) -> tuple[QueueStats, ...]:
-        queues: tuple[Queue, ...] = self._core.read(ListQueues())
-        stats: tuple[QueueStats, ...] = self._core.read(ListStats(tuple(queue.name for queue in queues[:MAX_QUEUES])))
-        return stats
+    def _read(self) -> Iterable[Sample]:
+        queues: Sequence[Queue] = self._core.read(ListQueues())[:MAX_QUEUES]
+        stats: tuple[QueueStats, ...] = self._core.read(ListStats(tuple(queue.name for queue in queues)))
+        for each in stats:
+            yield from _samples(each)
+        for queue in queues:
+            yield from _breaker_samples(queue)
 
 
 def _samples(stats: QueueStats) -> Iterable[Sample]:
@@ -289,6 +298,14 @@ def _samples(stats: QueueStats) -> Iterable[Sample]:
     yield Sample(names.QUEUE_OLDEST, (stats.queue,), stats.oldest_age / SECOND)
     for event, total in _TOTALS.items():
         yield Sample(names.QUEUE_EVENTS, (stats.queue, event), getattr(stats, total))
+
+
+def _breaker_samples(queue: Queue) -> Iterable[Sample]:
+    """How many breakers of each rule are not closed: 0 for a rule whose breaker is."""
+    counts = Counter(dict.fromkeys(queue.settings.breakers, 0))
+    counts.update(rule_key(breaker.kind) for breaker in queue.breakers)
+    for key, count in counts.items():
+        yield Sample(names.BREAKERS, (queue.name, key), count)
 
 
 def collect_metrics(core: Core) -> BrokerMetrics:

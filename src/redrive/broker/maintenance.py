@@ -1,4 +1,5 @@
-"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations, moves.
+"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations, moves,
+breakers.
 
 Safe in many processes at once: every change is fenced by the store, so two sweeps do each item once.
 """
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, commit_call, run, run_query
-from redrive.broker.flows import moves, operations
+from redrive.broker.flows import breakers, moves, operations
 from redrive.broker.flows.canaries import watch
 from redrive.clock import Instant
 from redrive.contract import Call
@@ -60,11 +61,15 @@ class MaintenanceResult(msgspec.Struct, frozen=True):
     """Items that operations changed."""
     moved: int = 0
     """Items that arrived in another store."""
+    guarded: int = 0
+    """Items that circuit breakers held or released."""
 
     @property
     def full(self) -> bool:
         """Whether a bound was reached, so that there is probably more to do."""
-        return max(self.promoted, self.lost + self.expired, self.removed, self.operated) >= MAINTENANCE_BATCH
+        return (
+            max(self.promoted, self.lost + self.expired, self.removed, self.operated, self.guarded) >= MAINTENANCE_BATCH
+        )
 
 
 def run_maintenance(core: Core, *, clean: bool = True, move: bool = True) -> Flow[MaintenanceResult]:
@@ -73,12 +78,13 @@ def run_maintenance(core: Core, *, clean: bool = True, move: bool = True) -> Flo
     lost, expired = yield from settle_overdue(core)
     removed = (yield from commit_call(ApplyRetention())) if clean else 0
     operated = yield from step_operations(core)
+    guarded = yield from breakers.step(core)
     moved = 0
     if move:
         moved = yield from moves.resume(core)
         for store in core.stores.others(core):
             yield from moves.close_left_open(core, store)
-    return MaintenanceResult(promoted, lost, expired, removed, operated, moved)
+    return MaintenanceResult(promoted, lost, expired, removed, operated, moved, guarded)
 
 
 def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:

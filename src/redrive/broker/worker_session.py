@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, run
+from redrive.broker.flows.breaker_verdicts import held_verdict, uncounted_return
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.maintenance import settle_overdue
 from redrive.clock import Instant
@@ -22,7 +23,7 @@ from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
-from redrive.model.item import Lease, Result, Status
+from redrive.model.item import Lease, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, count_outcome, has_attempts_left
 from redrive.model.queue import Queue
 
@@ -107,15 +108,19 @@ def settle_and_lease(
 
     What the store cannot serve raises as long as nothing was committed. After that it is told beside what was.
     """
-    calls, refusals = yield from _calls(core, ends)
+    made = yield from _calls(core, ends)
+    calls = [call for call in made if not isinstance(call, RedriveError)]
     count_of_settles = len(calls)
     calls += [LeaseItems(queue, limit, worker) for queue, limit in wants.items()]
     results = (yield CommitCalls(calls)) if calls else []
-    settled = _in_place(results[:count_of_settles], refusals)
-    yield from _judge_again(core, ends, settled)
+    settled = _in_place(made, results)
+    yield from _judge_again(core, ends, made, settled)
     core.start_moves(settled)
+    for call, result, (lease, _) in zip(made, settled, ends, strict=True):
+        if isinstance(call, Settle) and call.close_until is not None and isinstance(result, Settled):
+            core.close_gate(lease.queue, call.close_until)
     if core.meter is not None:
-        _count(core.meter, ends, settled)
+        _count(core.meter, ends, made, settled)
     leases: list[Lease] = []
     later: dict[str, Instant | None] = {}
     refused: dict[str, RedriveError] = {}
@@ -132,20 +137,15 @@ def settle_and_lease(
     return SettledAndLeased(settled, leases, later, refused)
 
 
-def _count(meter: BrokerMetrics, ends: Sequence[tuple[Lease, Outcome]], settled: Sequence[Any]) -> None:
+def _count(
+    meter: BrokerMetrics, ends: Sequence[tuple[Lease, Outcome]], made: Sequence[Any], settled: Sequence[Any]
+) -> None:
     """All but completions and returns, which are counted where they are committed."""
-    for (lease, end), result in zip(ends, settled, strict=True):
-        was_dead = lease.dead_reason is not None
-        match end:
-            case Failed(failure):
-                meter.settled(lease.queue, OutcomeKind.FAILED, result, failure, was_dead=was_dead)
-            case Released():
-                meter.settled(lease.queue, OutcomeKind.RELEASED, result, was_dead=was_dead)
-            case Buried(failure=failure):
-                kind = OutcomeKind.FAILED if failure else OutcomeKind.BURIED
-                meter.settled(lease.queue, kind, result, failure, was_dead=was_dead)
-            case Lost(failure):
-                meter.settled(lease.queue, OutcomeKind.LOST, result, failure, was_dead=was_dead)
+    for (lease, _), call, result in zip(ends, made, settled, strict=True):
+        if isinstance(call, Settle):
+            was_reported = call.failure is not None and call.outcome_kind is OutcomeKind.BURIED
+            kind = OutcomeKind.FAILED if was_reported else call.outcome_kind
+            meter.settled(lease.queue, kind, result, call.failure, was_dead=lease.dead_reason is not None)
 
 
 def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
@@ -161,7 +161,9 @@ def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
     return leased
 
 
-def _judge_again(core: Core, ends: Sequence[tuple[Lease, Outcome]], settled: list[Any]) -> Flow[None]:
+def _judge_again(
+    core: Core, ends: Sequence[tuple[Lease, Outcome]], made: list[Call | RedriveError], settled: list[Any]
+) -> Flow[None]:
     """Where settings changed since they were seen: judge by the newest."""
     for _ in range(MAX_ROUNDS):
         stale = [place for place, result in enumerate(settled) if isinstance(result, StaleSettings)]
@@ -171,10 +173,14 @@ def _judge_again(core: Core, ends: Sequence[tuple[Lease, Outcome]], settled: lis
             core.cache_queue(settled[place].queue)
         results: list[Any]
         try:
-            calls, refusals = yield from _calls(core, [ends[place] for place in stale])
-            results = _in_place((yield CommitCalls(calls)) if calls else [], refusals)
+            again = yield from _calls(core, [ends[place] for place in stale])
+            calls = [call for call in again if not isinstance(call, RedriveError)]
+            results = _in_place(again, (yield CommitCalls(calls)) if calls else [])
         except RETRYABLE_STORE_ERRORS as problem:
             results = [problem] * len(stale)
+        else:
+            for place, call in zip(stale, again, strict=True):
+                made[place] = call
         for place, result in zip(stale, results, strict=True):
             settled[place] = result
     for place, result in enumerate(settled):
@@ -182,29 +188,26 @@ def _judge_again(core: Core, ends: Sequence[tuple[Lease, Outcome]], settled: lis
             settled[place] = unsettled(core, ends[place][0].queue)
 
 
-def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[tuple[list[Call], dict[int, RedriveError]]]:
-    """What to commit, and by their places the ends that no call can be made of. Those keep no other from its end."""
-    calls: list[Call] = []
-    refusals: dict[int, RedriveError] = {}
-    for place, (lease, end) in enumerate(ends):
+def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[list[Call | RedriveError]]:
+    """What to commit for each end, or why no call can be made of it. That keeps no other from its end."""
+    made: list[Call | RedriveError] = []
+    for lease, end in ends:
         if end.__class__ is Completed:  # nearly all of them, and there is nothing to judge
-            calls.append(Complete(lease.token, end.result, end.puts, end.keep))
+            made.append(Complete(lease.token, end.result, end.puts, end.keep))
             continue
         try:
-            calls.append((yield from _call(core, lease, end)))
+            made.append((yield from _call(core, lease, end)))
         except (*RETRYABLE_STORE_ERRORS, Closed):
             raise
         except RedriveError as refusal:  # its queue is gone, or it names one that cannot be
-            refusals[place] = refusal
-    return calls, refusals
+            made.append(refusal)
+    return made
 
 
-def _in_place(results: Sequence[Any], refusals: Mapping[int, RedriveError]) -> list[Any]:
-    """The results of calls, with refusals at their places among them."""
-    settled = list(results)
-    for place, refusal in refusals.items():
-        settled.insert(place, refusal)
-    return settled
+def _in_place(made: Sequence[Call | RedriveError], results: Sequence[Any]) -> list[Any]:
+    """The results of the calls that were made, with refusals at their places among them."""
+    committed = iter(results)
+    return [each if isinstance(each, RedriveError) else next(committed) for each in made]
 
 
 def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
@@ -213,6 +216,8 @@ def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
     queue = yield from core.queue(lease.queue)
     match end:
         case Failed(failure, after):
+            if after is None and (returned := uncounted_return(queue, lease, failure, core.clock.now())):
+                return returned
             verdict = _verdict(core, queue, lease, OutcomeKind.FAILED, failure, after=after)
             return Settle(lease.token, OutcomeKind.FAILED, verdict, queue.version, failure)
         case Released(delay, note):
@@ -241,7 +246,7 @@ def _verdict(
 ) -> Verdict:
     counters, dead_reason = count_outcome(lease.counters, outcome_kind), lease.dead_reason
     if after is not None and dead_reason is None and has_attempts_left(queue.settings, counters, lease.overrides):
-        return RetryVerdict(after, Status.FAILED)
+        return held_verdict(queue, RetryVerdict(after, Status.FAILED), failure)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
     return core.judge(
         queue,
@@ -287,6 +292,10 @@ class WorkerSession:
     def has_news(self, queue: str) -> bool:
         """Whether something may have arrived in a queue since it was asked last, as far as this process knows."""
         return self._core.notify.sequence(queue) != self._tickets.get(queue, -1)
+
+    def is_gated(self, queue: str) -> bool:
+        """Whether a queue gives no leases for some time, as far as this process knows."""
+        return self._core.is_gated(queue)
 
     def wait(self, queues: Sequence[str], until: Instant) -> None:
         """Until something may be leasable in one of these queues, somebody rings, or it is that time.

@@ -27,7 +27,6 @@ from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy,
 from redrive.capture.retry_processor import CallbackApp
 from redrive.errors import InvalidInput, InvalidPayload, QueueNotFound
 from redrive.model.classify import ErrorClass
-from redrive.model.error_attributes import retry_after_of
 from redrive.model.failure import Failure
 from redrive.model.item import Item, Settled
 from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
@@ -58,11 +57,13 @@ class DLQIntegrationStrategy(StrEnum):
 QUEUE_SETTINGS: Mapping[str, Any] = {
     "max_attempts": 0,
     "max_losses": 5,
+    "retry_after": "delay",
     "keep_completed": "1d",
     "archive_after": "7d",
     "idempotency_timeout": "item",
 }
-"""Settings of a capture queue: kills do not use up retries, and an id is free again once its task is completed."""
+"""Settings of a capture queue: kills do not use up retries, a retry waits as long as the other side asks, and an id is
+free again once its task is completed."""
 
 
 _OTHER_OPTIONS = {
@@ -193,7 +194,7 @@ class CaptureQueue:
 
     def diagnose(self, error: BaseException | Failure | str, category: ErrorCategory | str | None = None) -> Diagnosis:
         """Return what is known about an error; `category` takes precedence over what the error says."""
-        failure, templates = settle.failure_of(error, (), None), self.templates
+        failure, templates = settle.failure_of(error, (), None, self.core.clock.now()), self.templates
         if category is not None:
             wanted = parse_choice("error_category", ErrorCategory, category)
             failure = msgspec.structs.replace(failure, error_class=ErrorClass(wanted.value))
@@ -236,7 +237,6 @@ class CaptureQueue:
             self._retry(treatment),
             found.category,
             found.template,
-            retry_after_of(error, self.core.clock.now()) or 0 if isinstance(error, BaseException) else 0,
             metadata,
             check_priority(priority),
         )

@@ -165,7 +165,7 @@ _BUILT_IN = (
         codes="insufficient_quota ServiceQuotaExceededException LimitExceededException EDQUOT",
         phrases="quota"),
     _template("rate-limited", _T, _EXPONENTIAL, 5,
-        "Send fewer calls at a time. The first retry waits as long as Retry-After asks, up to an hour.",
+        "Send fewer calls at a time. Each retry waits as long as Retry-After asks, up to an hour.",
         types="RateLimitError RateLimitExceeded RateLimited TooManyRequests TooManyRequestsError ThrottlingException",
         status=(429,),
         codes="Throttling ThrottlingException TooManyRequestsException RequestLimitExceeded SlowDown",

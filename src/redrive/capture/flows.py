@@ -44,12 +44,11 @@ from redrive.errors import (
     short_repr,
 )
 from redrive.model import limits
-from redrive.model.duration import Duration
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Overrides, Status
-from redrive.model.judge import Dead, RetryVerdict
+from redrive.model.judge import Dead
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
 from redrive.model.payload import JSON, encode_payload
 from redrive.model.queue import Queue, QueueStats
@@ -87,8 +86,6 @@ class Capture(NamedTuple):
     """What the policy means for the item."""
     category: ErrorCategory
     template: FailureTemplate | None = None
-    retry_after: Duration = 0
-    """How long the other side asks to wait before the first retry."""
     metadata: Mapping[str, Any] | None = None
     priority: int = DEFAULT_PRIORITY
 
@@ -130,10 +127,7 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
             raise full from None
 
     def judge(queue: Queue) -> Judged:
-        verdict = judge_first_failure(core, queue, given.failure, item.overrides)
-        if isinstance(verdict, RetryVerdict) and verdict.delay < given.retry_after:
-            verdict = RetryVerdict(given.retry_after, Status.FAILED)
-        return Judged(given.failure, verdict)
+        return Judged(given.failure, judge_first_failure(core, queue, given.failure, item.overrides))
 
     receipt, verdict = yield from put_judged(core, queue, item, judge)
     return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(verdict, Dead))

@@ -57,6 +57,7 @@ EXITS: dict[str, int] = {
     "queue_not_found": NOT_FOUND,
     "item_not_found": NOT_FOUND,
     "operation_not_found": NOT_FOUND,
+    "breaker_not_open": NOT_FOUND,
     "result_unavailable": NOT_FOUND,
     "result_not_kept": NOT_FOUND,
     "refused": REFUSED,
@@ -74,6 +75,7 @@ EXITS: dict[str, int] = {
     "item_active": BUSY,
     "item_moving": BUSY,
     "queue_full": BUSY,
+    "queue_gated": BUSY,
     "overloaded": BUSY,
     "result_timeout": BUSY,
     "store_error": UNAVAILABLE,
@@ -183,6 +185,13 @@ def _operation_not_found(error: Any) -> str:
     return f"operation '{error.id}' does not exist\n  {command_line('operation list')} shows those that are kept"
 
 
+def _breaker_not_open(error: Any) -> str:
+    return (
+        f"breaker '{error.kind}' of queue '{error.queue}' is not open\n"
+        f"  {command_line(f'breaker list {error.queue}')} shows those that are"
+    )
+
+
 def _operation_ended(error: Any) -> str:
     return str(error).replace(error.id, error.id[:8])
 
@@ -244,6 +253,7 @@ def _invalid_config(error: Any) -> str:
 _TEXTS: dict[type[RedriveError], Callable[[Any], str]] = {
     errors.QueueNotFound: _queue_not_found,
     errors.OperationNotFound: _operation_not_found,
+    errors.BreakerNotOpen: _breaker_not_open,
     errors.OperationEnded: _operation_ended,
     errors.QueueExists: _queue_exists,
     errors.ItemActive: _item_active,

@@ -59,9 +59,10 @@ ID_DIGITS = 8
 COLOURS = {
     "pending": "cyan", "active": "blue", "failed": "yellow", "completed": "green", "dead": "red",
     "archived": "bright_black", "moving": "magenta", "lost": "yellow", "redriven": "cyan", "removed": "bright_black",
-    "dropped": "bright_black",
+    "dropped": "bright_black", "breaker_opened": "red", "breaker_closed": "green",
     "finished": "green", "running": "blue", "watching": "cyan", "paused": "yellow", "stopped": "red",
     "cancelled": "bright_black", "ok": "green", "warn": "yellow", "fail": "red",
+    "open": "red", "half_open": "yellow", "closing": "cyan",
 }  # fmt: skip
 """Statuses and outcomes, each with its colour."""
 _WHOLE_ID = re.compile(r"\b[0-9a-f]{32}\b")

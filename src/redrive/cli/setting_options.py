@@ -23,6 +23,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "max_attempts": ("N", "Deliveries an item gets; 0 is unlimited."),
     "max_losses": ("N", "Leases of an item that may run out; 0 is unlimited."),
     "retry": ("", ""),
+    "retry_after": ("MODE", "Where an error says how long to wait: ignore it, delay the item, or gate the queue."),
     "final_errors": ("TYPE,…", "Error types and classes that are never retried."),
     "error_rules": ("", ""),
     "dead_queue": ("QUEUE", "Where dead items go; they stay if there is none."),
@@ -38,6 +39,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "keep_dropped": ("TIME", "How long dropped items can be restored; 0: they are removed immediately."),
     "search": ("true|false", "Whether dead letters can be found by their words."),
     "feed": ("all|none|KIND,…", "What of all that happens is kept for `redrive queue logs`."),
+    "breakers": ("", ""),
     "redact": ("", ""),
 }
 """Every setting, what its option takes, and what it means. Those without a text are tables: for --set."""
@@ -66,7 +68,8 @@ def setting_options(function: _F) -> _F:
         expose_value=False,
         callback=_keep_set,
         help='Any setting, with its value as in TOML or JSON: \'retry={attempts=5, delays=["1s", "1m"]}\', '
-        'retry.jitter=true, \'dead_queue={network="later", default="dead"}\'. `unset` takes it back.',
+        'retry.jitter=true, \'dead_queue={network="later", default="dead"}\', '
+        "'breakers.network={share=0.5}'. `unset` takes it back.",
     )(function)
     named = [(name, metavar, text, _keep) for name, (metavar, text) in SETTINGS.items() if text]
     retries = [(name, metavar, text, _keep_retry) for name, (metavar, text) in RETRIES.items()]
@@ -157,6 +160,9 @@ def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
         kept["retry"] = _retry({} if before == RetryPolicy() else format_retry_policy(before), kept["retry"])
     if isinstance(kept.get("redact"), Mapping) and present is not None:
         kept["redact"] = {**msgspec.structs.asdict(present.redact), **kept["redact"]}
+    if isinstance(kept.get("breakers"), Mapping):
+        rules = {**({} if present is None else present.breakers), **kept["breakers"]}
+        kept["breakers"] = {key: rule for key, rule in rules.items() if rule is not None}
     return kept
 
 

@@ -133,6 +133,8 @@ class KnownObjects:
                 return
 
     def _take_in(self, entry: FeedEntry) -> None:
+        if entry.id is None:
+            return
         before = entry.source_id or entry.id
         if entry.queue != self._queue and before not in self._first_ids:
             return  # it was never in this queue

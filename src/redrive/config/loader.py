@@ -15,7 +15,7 @@ from redrive.config.capture_tables import check_captures, read_captures
 from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, Config, ServerOptions, StoreOptions
 from redrive.config.line_numbers import KeyPath, LineIndex
 from redrive.config.ownership import find_exposure
-from redrive.config.queue_tables import check_dead_queues, read_queue
+from redrive.config.queue_tables import check_dead_queues, read_common_settings, read_queue
 from redrive.config.table_reader import (
     Problems,
     Table,
@@ -32,7 +32,7 @@ from redrive.model.limits import DEFAULT_NAMESPACE, DEFAULT_URL
 from redrive.model.sqlite_url import absolute_sqlite_url
 
 MAX_FILE_BYTES = 1_048_576
-_KEYS = ("url", "namespace", "name", "stores", "queue", "capture", "worker", "server")
+_KEYS = ("url", "namespace", "name", "stores", "queue", "breakers", "capture", "worker", "server")
 _FOREIGN_NAMES = {"queues": "queue", "workers": "worker", "store": "stores", "project": "namespace"}
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
@@ -130,7 +130,8 @@ def _read(
     store = _read_store(top, file.parent, needs_store, variables)
     hidden = _variables(top.values.get("url"), *top.subtable("stores").values.values())
     tables = top.tables("queue")
-    read = {queue: read_queue(table, folder, hidden) for queue, table in tables.items()}
+    common = read_common_settings(top)
+    read = {queue: read_queue(table, folder, hidden, common) for queue, table in tables.items()}
     queues = {queue: settings for queue, (settings, _) in read.items()}
     captures = read_captures(top.subtable("capture")) if "capture" in top.values else {}
     check_captures(tables, captures, {queue: external for queue, (_, external) in read.items()})
@@ -139,7 +140,7 @@ def _read(
     return Config(
         file=file,
         store=store,
-        queues={**queues, **{queue: {} for queue in captures if queue not in queues}},
+        queues={**queues, **{queue: common for queue in captures if queue not in queues}},
         captures=captures,
         workers={each: worker for each, worker in workers.items() if worker is not None},
         external={queue: external for queue, (_, external) in read.items() if external is not None},

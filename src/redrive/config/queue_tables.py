@@ -17,6 +17,8 @@ from redrive.model.queue import WITH_ITEM, QueueSettings, parse_settings
 
 EXTERNAL_KEYS = ("list", "claim", "poll", "key", "version", "shell", "timeout", "kill_grace", "env", "cwd")
 """What only external queues have, beside `type` and the settings of every queue."""
+_LEFT_WITH: Mapping[str, Mapping[str, Any]] = {"retry": {"attempts": 1}, "breakers": {}}
+"""Settings that are tables, of which one key may be wrong and the others right; and what is there in any case."""
 _INDEX = re.compile(r"\[(\d+)\]\.?")
 _NO_RETRY = (
     "is not for an external queue: an object that failed is tried again when its dead letter is brought back or "
@@ -29,13 +31,29 @@ _NO_ITEM_KEYS = (
 )
 
 
-def read_queue(table: Table, folder: str, hidden: Iterable[str]) -> tuple[dict[str, Any], ExternalOptions | None]:
-    """The settings that a table of the file has, as they are written, and how an external queue is listed."""
+def read_common_settings(top: Table) -> dict[str, Any]:
+    """What holds for every queue of the file that has no other: `[breakers]`. Nothing, where that is wrong."""
+    common = {"breakers": top.values["breakers"]} if "breakers" in top.values else {}
+    try:
+        parse_settings(common)
+        return common
+    except InvalidInput:
+        _check(top, common)
+        return {}
+
+
+def read_queue(
+    table: Table, folder: str, hidden: Iterable[str], common: Mapping[str, Any]
+) -> tuple[dict[str, Any], ExternalOptions | None]:
+    """The settings that a table of the file has, unparsed, and how an external queue is listed.
+
+    `common`: settings that hold unless the table has others.
+    """
     kind = table.values.get("type")
     if kind is not None and kind != "external":
         table.add_problem("type", f'is "external", or left out, not {described(kind)}')
     own = {"type", *EXTERNAL_KEYS} if kind == "external" else {"type"}
-    settings = {key: value for key, value in table.values.items() if key not in own}
+    settings = {**common, **{key: value for key, value in table.values.items() if key not in own}}
     external = None
     if kind == "external":
         external = _read_external(table, folder, hidden)
@@ -84,10 +102,10 @@ def _check(table: Table, settings: Mapping[str, Any]) -> None:
 def _leave_out(settings: dict[str, Any], key: KeyPath) -> bool:
     """Go on without what is wrong. False where that is not there, because it is what is missing."""
     first = str(key[0])
-    retry = settings.get("retry")
-    if first == "retry" and len(key) > 1 and isinstance(retry, dict) and key[1] in retry:
-        rest = {name: value for name, value in retry.items() if name != key[1]}
-        settings["retry"] = {"attempts": 1, **rest}
+    part = settings.get(first)
+    if first in _LEFT_WITH and len(key) > 1 and isinstance(part, dict) and key[1] in part:
+        rest = {name: value for name, value in part.items() if name != key[1]}
+        settings[first] = {**_LEFT_WITH[first], **rest}
         return True
     return settings.pop(first, None) is not None
 

@@ -17,6 +17,7 @@ from redrive.contract.admin_calls import (
     Promote,
     Receive,
     Register,
+    SetBreakers,
     SetOperation,
     SetPaused,
     SetSourceQueue,
@@ -55,7 +56,7 @@ from redrive.contract.queries import (
     ReadFeed,
 )
 
-QueueCall = CreateQueue | UpdateQueue | SetPaused | SetSourceQueue | DeleteQueue
+QueueCall = CreateQueue | UpdateQueue | SetPaused | SetBreakers | SetSourceQueue | DeleteQueue
 RegistrationCall = Register | Unregister
 SettleCall = Complete | Settle | ReturnLease | Extend | Reply
 OperationCall = StartOperation | StepOperation | SetOperation

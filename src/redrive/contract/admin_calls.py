@@ -10,8 +10,10 @@ from redrive.clock import Instant
 from redrive.contract.base import MAINTENANCE_BATCH, TaggedStruct
 from redrive.contract.item_calls import Put
 from redrive.model.arrival import Move
+from redrive.model.breaker import Breaker
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter
+from redrive.model.gate import Gate
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Result
 from redrive.model.judge import Verdict
@@ -50,6 +52,28 @@ class SetPaused(TaggedStruct, frozen=True):
     name: str
     paused: bool
     actor: str
+
+
+class SetBreakers(TaggedStruct, frozen=True):
+    """→ Queue with these breakers, this gate of theirs, and the next version.
+
+    `StaleSettings` unless `version` is the newest and `former_gate` is the gate that is named "breaker" now, with all
+    that was leased under it. So of many processes one makes a change, and a `Settle` that was judged before is judged
+    again, with these breakers in view. Other gates and `paused` do not change. If another gate is given, what can be
+    leased now has arrived; otherwise there is a new time to wait for.
+    Each breaker that opens or closes by this (`breaker.breaker_changes`) has an entry in the feed and an audit row,
+    with the actor and the note.
+    """
+
+    name: str
+    breakers: tuple[Breaker, ...]
+    """All that are not closed: at most MAX_BREAKERS."""
+    version: int
+    actor: str
+    note: str | None = None
+    former_gate: Gate | None = None
+    gate: Gate | None = None
+    """None removes it."""
 
 
 class SetSourceQueue(TaggedStruct, frozen=True):

@@ -8,8 +8,10 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.base import TaggedStruct
-from redrive.errors import InvalidInput, ItemActive, ItemHeld, ItemMoving, QueuePaused, WrongStatus
+from redrive.errors import InvalidInput, ItemActive, ItemHeld, ItemMoving, QueueGated, QueuePaused, WrongStatus
+from redrive.model.breaker import QUEUE
 from redrive.model.failure import Failure
+from redrive.model.gate import BREAKER_GATE, Gate, opens_at, shut_gate
 from redrive.model.holder import Holders, holder_names
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Result, Status
@@ -84,6 +86,10 @@ class LeaseItems(TaggedStruct, frozen=True, gc=False):
     First, due items of the queue become ready (at most MAINTENANCE_BATCH). If leases or items of the queue have expired
     and `ignore_overdue` is not set, nothing is leased and `overdue` is True: settle those first and call again, the
     last time with ignore_overdue = True. The cost does not grow with the number of items in any status.
+
+    The gates of the queue (`redrive.model.gate`) limit how many are leased, exactly and among all processes. While they
+    let nothing through, the queue expects nothing, like a paused one, and `next_at` is when they open; None: not before
+    they are changed.
     """
 
     queue: str
@@ -109,7 +115,8 @@ class LeaseByIds(TaggedStruct, frozen=True):
     LeaseItems. Ids are independent. A former id is resolved to the item; an item that two of the ids mean is leased
     once, and active for the second. Otherwise `ItemNotFound`; `ItemActive`, even if the lease has expired: settle that
     first; `ItemHeld`, also for a dead item with lasting holders; `WrongStatus` for any other status, and for an item
-    that has expired; `QueuePaused`.
+    that has expired; `QueuePaused`; `QueueGated` while the gates of the queue let no lease through. Leases by id count
+    like all others.
     A server may answer for the first ids only: ask again for the rest.
 
     With `include_dead` a dead item is leased too, regardless of its expire deadline and of max_size.
@@ -191,6 +198,8 @@ class Settle(TaggedStruct, frozen=True):
     An item that was leased although it is dead is dead again (LeaseByIds), and Dead says nothing more; `InvalidInput`
     for a RetryVerdict, unless it is returned.
     `InvalidInput` if the verdict cannot follow the outcome (`judge.check_verdict`); `QueueNotFound` without `to`.
+    With `close_until`, the peer asked to be left alone until then: the gate "retry_after" of the item's queue is closed
+    in the same transaction (`gate.close_for_retry_after`). The version stays: no verdict depends on it.
     """
 
     token: Token
@@ -200,6 +209,7 @@ class Settle(TaggedStruct, frozen=True):
     failure: Failure | None = None
     note: str | None = None
     worker_is_gone: bool = False
+    close_until: Instant | None = None
 
 
 class ReturnLease(TaggedStruct, frozen=True):
@@ -234,7 +244,14 @@ def lease_returns(results: Iterable[object]) -> list[ReturnLease]:
 
 
 def check_lease_by_id(
-    call: LeaseByIds, queue: Queue, id: ItemId, status: Status, worker: str | None, holders: Holders, expired: bool
+    call: LeaseByIds,
+    queue: Queue,
+    id: ItemId,
+    status: Status,
+    worker: str | None,
+    holders: Holders,
+    expired: bool,
+    now: Instant,
 ) -> None:
     """Raise unless the call leases an item of that queue in this state. `worker` is the one that has it."""
     allowed = (*WAITING_STATUSES, Status.DEAD) if call.include_dead else WAITING_STATUSES
@@ -248,6 +265,15 @@ def check_lease_by_id(
         raise WrongStatus(Verb.LEASE.value, id, status.value, ("not past their expire deadline",))
     if queue.paused:
         raise QueuePaused(queue.name)
+    if (gate := shut_gate(queue.gates, now)) is not None:
+        raise QueueGated(queue.name, opens_at(queue.gates, now), _reason(queue, gate))
+
+
+def _reason(queue: Queue, gate: Gate) -> str:
+    """Why a gate of the queue is shut."""
+    if gate.name != BREAKER_GATE:
+        return "its peer asked for it by a Retry-After"
+    return next((each.reason for each in queue.breakers if each.kind == QUEUE), "its circuit breaker is open")
 
 
 def has_stale_verdict(put: Put, queue: Queue) -> bool:

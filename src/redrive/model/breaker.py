@@ -1,30 +1,59 @@
 """Circuit breakers: after too many failures of one kind, what would fail like that waits, until a probe succeeds.
 
-The rules of a queue's breakers, the state of those that are not closed, and how a state follows another. Pure: what is
-counted, read and written is the business of `redrive.broker.flows.breakers`.
+The rules of a queue's breakers, the state of those that are not closed, and how one state follows another. Pure: what
+is counted, read and written is the business of `redrive.broker.flows.breakers`.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from redrive.clock import Instant
+from redrive.errors import InvalidInput, InvalidSetting, short_repr
+from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass
-from redrive.model.duration import MINUTE, SECOND, Duration
+from redrive.model.duration import DAY, HOUR, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.gate import BREAKER_GATE, Gate
 from redrive.model.ids import ItemId
+from redrive.model.item import WAITING_STATUSES, Item, Lease, Status
+from redrive.model.text import format_instant, pluralize, suggest
 
 QUEUE = "queue"
 """The kind of a breaker that all failures of its queue count for."""
 FINGERPRINT = "fingerprint"
 """The key of the rule for each fingerprint; the kind of such a breaker is `fingerprint:` and its digits."""
+RULE_KEYS = (QUEUE, FINGERPRINT, *(each.value for each in ErrorClass))
+"""What a queue can have breakers for."""
 MAX_FINGERPRINT_BREAKERS = 100
 """Of one queue, not closed."""
+MAX_COUNTED_FAILURES = 10_000
+"""Of one queue, within a window."""
+MAX_PROBES = 100
+MAX_BREAKERS = 200
+"""The same for all kinds."""
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
-MAX_PROBES = 100
+MAX_REASON_BYTES = 500
+"""The reasons of all breakers are read with their queue."""
+_FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
+_HOLDER = "breaker"
+_HOLDER_NAME = re.compile(
+    rf"{_HOLDER}:(?P<queue>.+):(?:{'|'.join(each.value for each in ErrorClass)}|{_FINGERPRINT_KIND.pattern})"
+)
+# What parts of a rule are called in other programs.
+_FOREIGN_NAMES = {
+    "fail_max": "failures", "failure_threshold": "failures", "threshold": "failures", "interval": "window",
+    "reset_timeout": "open_for", "recovery_timeout": "open_for", "timeout": "open_for", "rate": "share",
+    "success_threshold": "probes",
+}  # fmt: skip
 
 
 class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -40,6 +69,23 @@ class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """From the opening to the first probe; doubled up to 10 minutes each time that a probe fails."""
     probes: int = 1
     """Items that are tried before the rest follows."""
+
+    @property
+    def failures_limit(self) -> int | None:
+        """`failures` with its default."""
+        return 20 if self.failures is None and self.share is None else self.failures
+
+    def opening_reason(self, failures: int, ended: int) -> str | None:
+        """Why a breaker opens after `failures` of its kind, of all deliveries that `ended`; None: it does not."""
+        within = format_duration(self.window)
+        if self.failures_limit is not None and failures >= self.failures_limit:
+            return f"{pluralize(failures, 'failure')} within {within}"
+        if self.share is not None and ended >= self.minimum and failures >= self.share * ended:
+            return f"{failures:,} of {ended:,} deliveries failed within {within}"
+        return None
+
+
+DEFAULT_RULE = BreakerRule()
 
 
 class BreakerState(StrEnum):
@@ -65,14 +111,14 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
     open_for: Duration
     probing_from: Instant
     """When its first probe was due."""
+    mark: int = 0
+    """A number of the feed: the ends of its probes come after it."""
     opened_by: str | None = None
     """Who opened it, if a person did."""
     probes: tuple[ItemId, ...] = ()
-    """Items that were released as probes, most recently."""
+    """Items that were released as probes. Those of a queue's breaker are in its gate."""
     probing_since: Instant | None = None
     """When those were chosen."""
-    is_swept: bool = False
-    """All items that had failed like that before it opened are held."""
     is_closing: bool = False
 
     def state(self, now: Instant) -> BreakerState:
@@ -81,18 +127,72 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
             return BreakerState.CLOSING
         return BreakerState.OPEN if now < self.until else BreakerState.HALF_OPEN
 
+    @property
+    def holds(self) -> bool:
+        """Whether items are held for it. A queue's breaker is a gate."""
+        return self.kind != QUEUE
+
     def holder(self, queue: str) -> str:
         """The name under which it holds items of its queue."""
-        return f"breaker:{queue}:{self.kind}"
+        return f"{_HOLDER}:{queue}:{self.kind}"
 
     def matches(self, failure: Failure | None) -> bool:
         """Whether a failure is of its kind."""
-        return self.kind == QUEUE or (failure is not None and self.kind in failure_kinds(failure))
+        return failure is not None and (self.kind == QUEUE or self.kind in failure_kinds(failure))
+
+    def counts(self, entry: FeedEntry) -> bool:
+        """Whether an entry of the feed tells of a failure of its kind."""
+        return entry.error_class is not None and self.kind in (QUEUE, *entry_kinds(entry))
+
+    def is_probe(self, lease: Lease) -> bool:
+        """Whether a delivery is one of its probes."""
+        if self.is_closing:
+            return False
+        return lease.id in self.probes if self.holds else lease.leased_at >= self.probing_from
+
+
+class BreakerStatus(msgspec.Struct, frozen=True):
+    """A breaker that is not closed, as a person sees it."""
+
+    queue: str
+    kind: str
+    state: BreakerState
+    opened_at: Instant
+    reason: str
+    next_probe_at: Instant
+    """When probes are let through; in the past while they are."""
+    waiting: int
+    """Items that wait for it."""
+    opened_by: str | None = None
+
+    def __str__(self) -> str:
+        waits = f"{pluralize(self.waiting, 'item')} waiting" if self.waiting else "nothing waits"
+        probe = f", next probe {format_instant(self.next_probe_at)}" if self.state is BreakerState.OPEN else ""
+        return (
+            f"{self.queue}: {self.kind} {self.state} since {format_instant(self.opened_at)} ({self.reason}); "
+            f"{waits}{probe}"
+        )
 
 
 def failure_kinds(failure: Failure) -> tuple[str, str]:
     """The kinds of breakers, apart from that of the queue, that a failure counts for."""
-    return failure.error_class.value, f"{FINGERPRINT}:{failure.fingerprint}"
+    return failure.error_class.value, fingerprint_kind(failure.fingerprint)
+
+
+def entry_kinds(entry: FeedEntry) -> tuple[str, str]:
+    """The same for an entry of the feed that tells of a failure."""
+    return str(entry.error_class), fingerprint_kind(entry.fingerprint or "")
+
+
+def fingerprint_kind(fingerprint: str) -> str:
+    """The kind of the breaker for a fingerprint."""
+    return f"{FINGERPRINT}:{fingerprint}"
+
+
+def queue_of_holder(holder: str) -> str | None:
+    """The queue whose breaker holds items under that name. None: no breaker does."""
+    found = _HOLDER_NAME.fullmatch(holder)
+    return None if found is None else found["queue"]
 
 
 def rule_key(kind: str) -> str:
@@ -100,5 +200,147 @@ def rule_key(kind: str) -> str:
     return FINGERPRINT if kind.startswith(f"{FINGERPRINT}:") else kind
 
 
-RULE_KEYS = (QUEUE, FINGERPRINT, *(each.value for each in ErrorClass))
-"""What a queue can have breakers for."""
+def check_kind(kind: object) -> str:
+    """The kind of a breaker that a person names, if there can be one."""
+    with checking_input("kind"):
+        text = exact_str(kind) if isinstance(kind, str) else ""
+    if (text in RULE_KEYS and text != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(text):
+        return text
+    kinds = ", ".join(key for key in RULE_KEYS if key != FINGERPRINT)
+    raise InvalidInput(f"{short_repr(kind, 60)} is no kind of breaker; there are {kinds} and {FINGERPRINT}:DIGITS")
+
+
+def open_breaker(
+    kind: str,
+    rule: BreakerRule,
+    reason: str,
+    now: Instant,
+    *,
+    mark: int = 0,
+    open_for: Duration | None = None,
+    opened_by: str | None = None,
+) -> Breaker:
+    """A breaker that opens now, for as long as its rule says, or a person."""
+    duration = rule.open_for if open_for is None else open_for
+    until = Instant(now + duration)
+    return Breaker(kind, now, until, reason, duration, until, mark, opened_by)
+
+
+def reopen(breaker: Breaker, now: Instant, running: tuple[ItemId, ...] = ()) -> Breaker:
+    """The breaker after a probe failed: open for twice as long. Probes that still run stay probes."""
+    open_for = min(2 * breaker.open_for, max(LONGEST_OPEN_FOR, breaker.open_for))
+    return msgspec.structs.replace(breaker, until=Instant(now + open_for), open_for=open_for, probes=running)
+
+
+def breaker_changes(before: tuple[Breaker, ...], after: tuple[Breaker, ...]) -> Iterator[tuple[bool, Breaker]]:
+    """The breakers that have opened (True) or closed between two states of a queue."""
+    were_open = {breaker.kind for breaker in before if not breaker.is_closing}
+    are_open = {breaker.kind for breaker in after if not breaker.is_closing}
+    yield from ((True, breaker) for breaker in after if breaker.kind in are_open - were_open)
+    yield from ((False, breaker) for breaker in before if breaker.kind in were_open - are_open)
+
+
+def change_record(opened: bool, breaker: Breaker, note: str | None) -> tuple[FeedKind, str, str]:
+    """What the feed and the audit say of a change: the kind of entry, the verb, and why."""
+    if opened:
+        return FeedKind.BREAKER_OPENED, "open_breaker", breaker.reason
+    return FeedKind.BREAKER_CLOSED, "close_breaker", note or f"opened for {breaker.reason}"
+
+
+def breaker_gate(breaker: Breaker, rule: BreakerRule, leased: tuple[ItemId, ...] = ()) -> Gate:
+    """The gate of a queue's breaker. Probes in `leased` are not given a second time."""
+    return Gate(BREAKER_GATE, breaker.until, rule.probes, leased)
+
+
+class ProbeOutcome(StrEnum):
+    """How a probe ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    RUNNING = "running"
+    WAITING = "waiting"
+    """No worker has it: it was not leased yet, or its worker is lost or stopped."""
+    GONE = "gone"
+    """A person took it away."""
+
+
+def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
+    """How a probe ended that still exists. A failure of another kind shows that this one has ended."""
+    if item.status is Status.ACTIVE:
+        return ProbeOutcome.RUNNING
+    if item.status is Status.COMPLETED:
+        return ProbeOutcome.PASSED
+    since = breaker.probing_since or breaker.until
+    failure = next((entry.failure for entry in reversed(item.history) if entry.failure and entry.at >= since), None)
+    if failure is not None:
+        return ProbeOutcome.FAILED if breaker.matches(failure) else ProbeOutcome.PASSED
+    return ProbeOutcome.WAITING if item.status in WAITING_STATUSES else ProbeOutcome.GONE
+
+
+def parse_breaker_rules(name: str, value: Any) -> dict[str, BreakerRule]:
+    """The breakers of a queue from what a person wrote: a table from `queue`, `fingerprint` or a class to a rule."""
+    if not isinstance(value, Mapping):
+        raise InvalidSetting(name, f"must be a table from {', '.join(RULE_KEYS)} to rules")
+    return {_rule_key(name, key): _parse_rule(f"{name}.{key}", rule) for key, rule in value.items()}
+
+
+def _rule_key(name: str, key: Any) -> str:
+    if key not in RULE_KEYS:
+        meant = f"{suggest(key, RULE_KEYS, {})}; there are {', '.join(RULE_KEYS)}"
+        raise InvalidSetting(f"{name}.{key!s:.40}", f"is no kind of breaker{meant}")
+    return str(key)
+
+
+def _parse_rule(name: str, value: Any) -> BreakerRule:
+    if isinstance(value, BreakerRule):
+        value = {
+            **msgspec.structs.asdict(value),
+            "window": format_duration(value.window),
+            "open_for": format_duration(value.open_for),
+        }
+    if not isinstance(value, Mapping):
+        raise InvalidSetting(name, f"must be a table with some of {', '.join(BreakerRule.__struct_fields__)}")
+    given = {str(key): each for key, each in table(name, value, 100).items() if each is not None}
+    for key in given:
+        if key not in BreakerRule.__struct_fields__:
+            known = BreakerRule.__struct_fields__
+            meant = f"{suggest(key, known, _FOREIGN_NAMES)}; there are {', '.join(known)}"
+            raise InvalidSetting(f"{name}.{key:.40}", f"is not part of a breaker's rule{meant}")
+    return BreakerRule(**{key: _PARSERS[key](f"{name}.{key}", each) for key, each in given.items()})
+
+
+def _whole(largest: int) -> Any:
+    def parse(name: str, value: Any) -> int:
+        if type(value) is not int or not 1 <= value <= largest:
+            raise InvalidSetting(name, f"must be a whole number from 1 to {largest:,}, not {short_repr(value, 40)}")
+        return value
+
+    return parse
+
+
+def _duration(largest: Duration) -> Any:
+    def parse(name: str, value: Any) -> Duration:
+        duration = parse_duration(value, name)
+        if not SECOND <= duration <= largest:
+            raise InvalidSetting(
+                name, f"must be from 1s to {format_duration(largest)}, not {format_duration(duration)}"
+            )
+        return duration
+
+    return parse
+
+
+def _share(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= 1:
+        raise InvalidSetting(name, f"must be a number above 0 and up to 1, not {short_repr(value, 40)}")
+    return float(value)
+
+
+_PARSERS = {
+    "failures": _whole(MAX_COUNTED_FAILURES),
+    "window": _duration(HOUR),
+    "share": _share,
+    "minimum": _whole(MAX_COUNTED_FAILURES),
+    "open_for": _duration(DAY),
+    "probes": _whole(MAX_PROBES),
+}

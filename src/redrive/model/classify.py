@@ -1,9 +1,9 @@
-"""Error classes: what kind of trouble a failure is, told from its type, its status code or its words."""
+"""Error classes: what kind of trouble a failure is, by its type, its codes, its status code or its words."""
 
 from __future__ import annotations
 
-import errno as errnos
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 
@@ -49,22 +49,35 @@ def classify(
     status_code: int | None = None,
     text: str = "",
     rules: Sequence[ErrorRule] = (),
-    errno: int | None = None,
+    codes: Collection[str] = (),
 ) -> ErrorClass:
-    """The class of an error: by the rules given, then its type, then its status code, then its words.
+    """The class of an error; permanent where nothing says another. See `find_class`."""
+    return find_class(error_type, bases, status_code, text, rules, codes) or ErrorClass.PERMANENT
 
-    `bases` are the names of the classes it derives from, nearest first; `errno` is that of an OSError.
+
+def find_class(
+    error_type: str,
+    bases: tuple[str, ...],
+    status_code: int | None,
+    text: str,
+    rules: Sequence[ErrorRule],
+    codes: Collection[str],
+) -> ErrorClass | None:
+    """The class of an error: by the rules given, then its type, then its codes, its status code, and its words.
+
+    `bases` are the names of the classes it derives from, nearest first; `codes` as in `codes_of`. A type for
+    several kinds of errors decides only where codes and status do not.
     """
     for rule in rules:
         if _rule_matches(rule, error_type, bases, status_code, text):
             return rule.error_class
+    names = (error_type, *bases)
     return (
-        class_of_type((error_type, *bases))
-        # After the type: an SSLError carries a number of OpenSSL's here, which reads as EPERM.
-        or _BY_ERRNO.get(errno or 0)
+        class_of_type(names)
+        or _class_of_codes(codes)
         or _class_of_status(status_code)
+        or _class_of_broad_type(names)
         or _class_of_text(text)
-        or ErrorClass.PERMANENT
     )
 
 
@@ -107,15 +120,37 @@ def _spaced(words: list[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def class_of_type(names: tuple[str, ...]) -> ErrorClass | None:
-    """The class that a type has by its names alone, its own before those of its bases; None when they do not tell."""
+    """The class that a type has by its names alone, its own before those of its bases; None when they do not say."""
     for name in names:
         full, short, last = names_of(name)
-        if short in _STATUS_KNOWS_BETTER:
+        if short in _ANSWERS or short in _BY_BROAD_TYPE or last in _BY_BROAD_TYPE:
             return None
         found = _BY_TYPE.get(full) or _BY_TYPE.get(short) or _BY_CLASS_NAME.get(last)
         if found:
             return found
     return None
+
+
+def _class_of_broad_type(names: tuple[str, ...]) -> ErrorClass | None:
+    for _, short, last in map(names_of, names):
+        if found := _BY_BROAD_TYPE.get(short) or _BY_BROAD_TYPE.get(last):
+            return found
+    return None
+
+
+def _class_of_codes(codes: Collection[str]) -> ErrorClass | None:
+    found = {error_class for code in codes if (error_class := _class_of_code(code))}
+    return next((error_class for error_class in (*_TEXT_ORDER, _P) if error_class in found), None)
+
+
+def _class_of_code(code: str) -> ErrorClass | None:
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if code.startswith("SQLITE_"):  # SQLITE_BUSY_SNAPSHOT is one of SQLITE_BUSY
+        return _BY_CODE.get("_".join(code.split("_", 2)[:2]))
+    if code.startswith("SMTP_"):
+        return _T if code.startswith("SMTP_4") else _P
+    return _BY_SQLSTATE_CLASS.get(code[:2]) if _SQLSTATE.fullmatch(code) else None
 
 
 def _class_of_status(status_code: int | None) -> ErrorClass | None:
@@ -145,35 +180,40 @@ _A, _V, _P = ErrorClass.PERMISSION, ErrorClass.VALIDATION, ErrorClass.PERMANENT
 # Names that mean this only in one package (`package.Class`), and Python's own, which have no package.
 _BY_TYPE = _table(
     (_T, "BlockingIOError InterruptedError KeyboardInterrupt asyncio.CancelledError subprocess.TimeoutExpired"),
-    (_T, "queue.Full asyncio.QueueFull sqlalchemy.OperationalError django.OperationalError redis.BusyLoadingError"),
-    (
-        _T,
-        "redis.TryAgainError redis.LockError redis.ReadOnlyError psycopg.QueryCanceled aiohttp.ServerDisconnectedError",
-    ),
+    (_T, "queue.Full asyncio.QueueFull aiohttp.ServerDisconnectedError psycopg.QueryCanceled redis.BusyLoadingError"),
+    (_T, "redis.TryAgainError redis.LockError redis.ReadOnlyError redis.ClusterDownError redis.WatchError"),
     (_N, "socket.timeout socket.gaierror socket.herror ssl.SSLError asyncio.TimeoutError"),
     (
         _N,
         "asyncio.IncompleteReadError http.RemoteDisconnected http.IncompleteRead urllib.URLError",
     ),
-    (_N, "smtplib.SMTPServerDisconnected requests.ChunkedEncodingError urllib3.HTTPError httpx.TransportError"),
-    (_N, "aiohttp.ClientConnectionError aiohttp.ClientPayloadError psycopg.OperationalError psycopg2.OperationalError"),
+    (_N, "smtplib.SMTPServerDisconnected requests.ChunkedEncodingError httpx.TransportError httpx2.TransportError"),
+    (_N, "aiohttp.ClientConnectionError aiohttp.ClientPayloadError"),
     (_N, "asyncpg.InterfaceError sqlalchemy.InterfaceError sqlalchemy.DisconnectionError botocore.HTTPClientError"),
     (_N, "grpc.FutureTimeoutError websockets.ConnectionClosed paramiko.SSHException kombu.OperationalError"),
     (_R, "MemoryError redis.OutOfMemoryError redis.MaxConnectionsError asyncpg.InsufficientResourcesError"),
     (_A, "PermissionError botocore.NoCredentialsError botocore.PartialCredentialsError jwt.InvalidTokenError"),
+    (_A, "redis.NoPermissionError"),
     (_V, "ValueError json.JSONDecodeError msgspec.DecodeError pydantic.PydanticUserError binascii.Error struct.error"),
     (_V, "csv.Error zlib.error xml.ParseError yaml.YAMLError decimal.InvalidOperation botocore.ParamValidationError"),
     (_V, "requests.InvalidURL requests.MissingSchema requests.InvalidSchema requests.InvalidHeader httpx.InvalidURL"),
-    (_V, "httpx.UnsupportedProtocol aiohttp.InvalidURL urllib3.LocationValueError"),
+    (_V, "httpx.UnsupportedProtocol httpx2.UnsupportedProtocol httpx2.InvalidURL aiohttp.InvalidURL"),
+    (_V, "urllib3.LocationValueError"),
 )
 
 # An answer came, though its base is an error of the connection.
-_STATUS_KNOWS_BETTER = frozenset({"urllib.HTTPError"})
+_ANSWERS = frozenset({"urllib.HTTPError"})
+
+# Types for several kinds of errors, by package and class, or by class: codes and status say more.
+_BY_BROAD_TYPE = _table(
+    (_T, "sqlalchemy.OperationalError django.OperationalError InternalServerError RateLimitError"),
+    (_N, "psycopg.OperationalError psycopg2.OperationalError urllib3.HTTPError"),
+)
 
 # Class names that mean the same wherever they come from, other languages included.
 _BY_CLASS_NAME = _table(
-    (_T, "RateLimitError RateLimitExceeded RateLimited TooManyRequests TooManyRequestsError ThrottlingException"),
-    (_T, "ServiceUnavailable ServiceUnavailableError ServerBusy InternalServerError OverloadedError"),
+    (_T, "RateLimitExceeded RateLimited TooManyRequests TooManyRequestsError ThrottlingException"),
+    (_T, "ServiceUnavailable ServiceUnavailableError ServerBusy OverloadedError"),
     (_T, "DeadlockDetected DeadlockDetectedError SerializationFailure SerializationError LockNotAvailable"),
     (_T, "TransientError TemporaryError"),
     (_N, "ConnectionError TimeoutError ConnectionTimeout"),
@@ -193,18 +233,54 @@ _BY_CLASS_NAME = _table(
     (_V, "InvalidArgument IllegalArgumentException DataError IntegrityError InvalidInput JSONDecodeError"),
 )
 
-_BY_ERRNO = {
-    number: error_class
-    for error_class, names in (
-        (_R, "ENOSPC EDQUOT ENOMEM EMFILE ENFILE EFBIG"),
-        (_T, "EAGAIN EINTR EBUSY ETXTBSY EDEADLK ENOLCK"),
-        (_N, "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN"),
-        (_N, "ENETRESET ENOTCONN EADDRNOTAVAIL"),
-        (_A, "EACCES EPERM EROFS"),
-    )
-    for name in names.split()
-    if (number := getattr(errnos, name, None)) is not None
-}
+# Codes as in `codes_of`: errno, gRPC, SQLite, SMTP, SQLSTATE, Redis, AWS, openai and anthropic.
+_BY_CODE = _table(
+    (_R, "ENOSPC EDQUOT ENOMEM EMFILE ENFILE EFBIG"),
+    (_T, "EAGAIN EINTR EBUSY ETXTBSY EDEADLK EDEADLOCK ENOLCK"),
+    (_N, "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN"),
+    (_N, "ENETRESET ENOTCONN EADDRNOTAVAIL"),
+    (_A, "EACCES EPERM EROFS"),
+    # gRPC, as the statuses of HTTP that it equals.
+    (_T, "ABORTED CANCELLED INTERNAL UNAVAILABLE UNKNOWN"),
+    (_N, "DEADLINE_EXCEEDED"),
+    (_R, "RESOURCE_EXHAUSTED"),
+    (_A, "PERMISSION_DENIED UNAUTHENTICATED"),
+    (_V, "INVALID_ARGUMENT OUT_OF_RANGE"),
+    (_P, "ALREADY_EXISTS DATA_LOSS FAILED_PRECONDITION NOT_FOUND UNIMPLEMENTED"),
+    (_T, "SQLITE_BUSY SQLITE_LOCKED SQLITE_INTERRUPT SQLITE_PROTOCOL"),
+    (_R, "SQLITE_FULL SQLITE_NOMEM SQLITE_IOERR"),
+    (_A, "SQLITE_AUTH SQLITE_PERM SQLITE_READONLY"),
+    (_V, "SQLITE_CONSTRAINT SQLITE_MISMATCH SQLITE_TOOBIG"),
+    (_P, "SQLITE_CORRUPT SQLITE_NOTADB"),
+    # Others of SMTP: 4xx is transient, 5xx permanent.
+    (_R, "SMTP_452 SMTP_552"),
+    (_A, "SMTP_530 SMTP_534 SMTP_535 SMTP_538"),
+    (_V, "SMTP_553"),
+    # Read-only and in use; a cancelled query; a server that stops or starts. Others by the first two characters.
+    (_T, "25006 25P03 55006 55P03 57014 57P01 57P02 57P03"),
+    (_A, "42501"),
+    (_T, "BUSY CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN"),
+    (_R, "OOM"),
+    (_A, "NOAUTH NOPERM WRONGPASS"),
+    (_T, "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException SlowDown"),
+    (_T, "TooManyRequestsException RequestLimitExceeded ProvisionedThroughputExceededException BandwidthLimitExceeded"),
+    (_T, "EC2ThrottledException PriorRequestNotComplete TransactionInProgressException InternalError InternalFailure"),
+    (_T, "InternalServerError ServiceUnavailable ServiceUnavailableException"),
+    (_N, "RequestTimeout RequestTimeoutException"),
+    (_R, "LimitExceededException QuotaExceededException ServiceQuotaExceededException"),
+    (_A, "AccessDenied AccessDeniedException AuthFailure ExpiredToken ExpiredTokenException InvalidAccessKeyId"),
+    (_A, "InvalidClientTokenId SignatureDoesNotMatch UnauthorizedOperation UnrecognizedClientException"),
+    (_V, "InvalidParameterException InvalidParameterValue ValidationError ValidationException"),
+    (_P, "ConditionalCheckFailedException NoSuchBucket NoSuchKey ResourceNotFoundException"),
+    (_T, "api_error overloaded_error rate_limit_error rate_limit_exceeded server_error"),
+    (_N, "timeout_error"),
+    (_R, "billing_error billing_hard_limit_reached insufficient_quota"),
+    (_A, "authentication_error invalid_api_key permission_error"),
+    (_V, "context_length_exceeded invalid_request_error request_too_large"),
+    (_P, "model_not_found not_found_error"),
+)
+_SQLSTATE = re.compile(r"\d[0-9A-Z]{4}")
+_BY_SQLSTATE_CLASS = _table((_N, "08"), (_V, "22 23"), (_A, "28"), (_T, "40"), (_R, "53 58"), (_P, "42"))
 
 # Codes not named here: other 5xx are transient, other 4xx permanent, anything else decides nothing.
 _BY_STATUS = {
@@ -220,7 +296,7 @@ _BY_STATUS = {
     for code in codes
 }
 
-# Where a text has words of several classes, the first of these wins: what may pass by itself before what may not.
+# Of words or codes of several classes the first of these wins: what may pass before what may not.
 _TEXT_ORDER = (_T, _N, _R, _A, _V)
 _TEXT_PHRASES = (
     "rate limit, rate limited, ratelimit, too many requests, throttled, throttling, throttlingexception, slow down, "

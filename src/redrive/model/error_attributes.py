@@ -1,104 +1,167 @@
-"""What an error says about its cause in attributes: a status code, error codes, and how long to wait.
+"""What an error says about its cause in attributes: a status code, and error codes.
 
 Client libraries keep these under a few names, which are read without importing any of them. An attribute that raises
-when it is read says nothing.
+when it is read says nothing. What an error holds (the error of the driver in one of SQLAlchemy) speaks for it.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
-from datetime import UTC
-from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http import HTTPStatus
 
-from redrive.clock import Instant
-from redrive.model.duration import HOUR, MILLISECOND, SECOND, Duration
 from redrive.model.exception import names_of_error, safe_getattr
 
-MAX_RETRY_AFTER = HOUR
-"""A server that asks for more time than this is asked again earlier."""
+MAX_ERRORS = 8
+"""How many errors are read of those that an error holds or was raised from."""
 _MAX_CODE_CHARS = 100
-_MAX_HEADER_CHARS = 100
+_MAX_RECIPIENTS = 100
+_HOLDERS = ("orig", "reason")
+"""Where errors are kept by SQLAlchemy; by urllib and urllib3."""
+_STATUS_NAMES = ("status_code", "status", "http_status", "code")
+_DATABASE_CODES = ("sqlstate", "pgcode", "sqlite_errorname")
+_NAMES = frozenset({*_HOLDERS, *_STATUS_NAMES, *_DATABASE_CODES, "type", "error_code", "smtp_code", "recipients"})
+_NAMES |= {"response", "headers", "retry_after"}
+"""All attributes that are read, here and in `retry_after`."""
 _OTHER_NUMBERS = frozenset({"ssl.SSLError", "socket.gaierror", "socket.herror"})
 """Types whose `errno` is a number of another table."""
+_SQLSTATE = re.compile(r"\d[0-9A-Z]{4}")
+_URLLIB3_STATUS = re.compile(r"too many (\d{3}) error responses")
+
+
+def held_errors(error: BaseException) -> list[BaseException]:
+    """The error itself, then those that it has as attributes or is made of, nearest first."""
+    return _related(error, with_causes=False)
+
+
+def related_errors(error: BaseException) -> list[BaseException]:
+    """The error itself, those that it holds, and those that it was raised from (`raise … from`), nearest first."""
+    return _related(error, with_causes=True)
+
+
+def _related(error: BaseException, with_causes: bool) -> list[BaseException]:
+    found = [error]
+    for link in found:  # which grows
+        inner = [safe_getattr(link, name) for name in _HOLDERS] if has_attributes(link) else []
+        inner.append(_first_argument(link))
+        if with_causes:
+            inner.append(safe_getattr(link, "__cause__"))
+        for each in inner:
+            if _is_error(each) and len(found) < MAX_ERRORS and all(each is not known for known in found):
+                found.append(each)  # type: ignore[arg-type]
+    return found
+
+
+def has_attributes(error: BaseException) -> bool:
+    """Whether an error has any of the attributes that are read. Most errors have none, and take no time."""
+    own = safe_getattr(error, "__dict__")
+    return (type(own) is dict and not _NAMES.isdisjoint(own)) or _class_has_attributes(type(error))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _class_has_attributes(kind: type[BaseException]) -> bool:
+    read = _NAMES | {"__getattr__", "__getattribute__", "__dict__"}
+    return any(not read.isdisjoint(base.__dict__) for base in kind.__mro__ if base.__module__ != "builtins")
+
+
+def _is_error(value: object) -> bool:
+    """Whether a value is an exception, by its true type."""
+    return issubclass(type(value), BaseException)
+
+
+def _first_argument(error: BaseException) -> object:
+    arguments = safe_getattr(error, "args")
+    return arguments[0] if type(arguments) is tuple and arguments else None
 
 
 def status_code_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error has, in requests, httpx, aiohttp, urllib, openai and botocore."""
+    """Return the HTTP status that an error has, in requests, httpx, urllib3, aiohttp, urllib, openai and botocore."""
+    return next((status for each in held_errors(error) if (status := _status(each)) is not None), None)
+
+
+def _status(error: BaseException) -> int | None:
+    if not has_attributes(error):
+        return _status_in_text(error)
     if isinstance(error, SystemExit):
         return None
     response = safe_getattr(error, "response")
-    metadata = _member(response, "ResponseMetadata")
-    owners = (error,) if response is None else (error, response)
-    candidates = [safe_getattr(owner, name) for owner in owners for name in ("status_code", "status", "code")]
-    for status in (*candidates, _member(metadata, "HTTPStatusCode")):
-        if type(status) in (int, HTTPStatus) and 100 <= status <= 599:  # type: ignore[operator]
-            return int(status)  # type: ignore[call-overload, no-any-return]
+    # One by one: the `code` of aiohttp's errors warns that it is deprecated.
+    for owner in (error,) if response is None else (error, response):
+        for name in _STATUS_NAMES:
+            if (status := _as_status(safe_getattr(owner, name))) is not None:
+                return status
+    return _as_status(_member(_member(response, "ResponseMetadata"), "HTTPStatusCode"))
+
+
+def _as_status(value: object) -> int | None:
+    if type(value) in (int, HTTPStatus) and 100 <= value <= 599:  # type: ignore[operator]
+        return int(value)  # type: ignore[call-overload, no-any-return]
     return None
+
+
+def _status_in_text(error: BaseException) -> int | None:
+    """The status for which urllib3 gave up, which it keeps in the text only."""
+    if names_of_error(error)[0] != "urllib3.exceptions.ResponseError":
+        return None
+    text = _first_argument(error)
+    match = _URLLIB3_STATUS.fullmatch(text) if type(text) is str else None
+    return None if match is None else int(match[1])
 
 
 def codes_of(error: BaseException) -> frozenset[str]:
-    """Return the codes that an error has: `ENOSPC`, an SQLSTATE, `SQLITE_BUSY`, `insufficient_quota`."""
-    cause = safe_getattr(error, "orig")  # SQLAlchemy keeps the error of the driver there
-    owners = (error,) if cause is None else (error, cause)
-    names = ("sqlstate", "pgcode", "sqlite_errorname", "code")
-    found = [safe_getattr(owner, name) for owner in owners for name in names]
-    found += [_member(_member(safe_getattr(error, "response"), "Error"), "Code"), _errno_name(error)]
+    """Return the codes that an error has: `ENOSPC`, an SQLSTATE, `SQLITE_BUSY`, `UNAVAILABLE` of gRPC, `SMTP_421`,
+    `ThrottlingException` of botocore, `insufficient_quota` of openai."""
+    found = (code for each in held_errors(error) for code in _codes(each))
     return frozenset(code for code in found if type(code) is str and 0 < len(code) <= _MAX_CODE_CHARS)
 
 
-def retry_after_of(error: BaseException, now: Instant) -> Duration | None:
-    """Return how long the answer to a call asks to wait, up to an hour; None if it does not say."""
-    for headers in _headers(error):
-        if (milliseconds := _number(_header(headers, "retry-after-ms"))) is not None:
-            return _bounded(milliseconds * MILLISECOND)
-        text = _header(headers, "retry-after")
-        if text is None:
-            continue
-        if (seconds := _number(text)) is not None:
-            return _bounded(seconds * SECOND)
-        try:
-            at = parsedate_to_datetime(text)
-        except (ValueError, OverflowError):
-            continue
-        return _bounded(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * SECOND - now)
-    return None
+def _codes(error: BaseException) -> Iterator[object]:
+    yield _errno_name(error)
+    if not has_attributes(error):
+        return
+    for name in _DATABASE_CODES:
+        yield safe_getattr(error, name)
+    yield safe_getattr(error, "status_code")  # redis has the first word of the server's answer there
+    names = ("type", "error_code") if type(safe_getattr(error, "status")) is int else ("type", "error_code", "code")
+    for name in names:  # without the `code` of aiohttp's errors, which warns
+        if not _is_sqlstate(code := safe_getattr(error, name)):  # no database: five digits are of another table
+            yield code
+    yield _member(_member(safe_getattr(error, "response"), "Error"), "Code")
+    yield _grpc_code(error)
+    yield from _smtp_codes(error)
 
 
-def _headers(error: BaseException) -> Iterator[object]:
-    response = safe_getattr(error, "response")
-    if response is not None:
-        yield safe_getattr(response, "headers")
-    if (own := safe_getattr(error, "headers")) is not None:
-        yield own
-    if response is not None:
-        yield _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
+def _is_sqlstate(code: object) -> bool:
+    return type(code) is str and _SQLSTATE.fullmatch(code) is not None
 
 
-def _header(headers: object, name: str) -> str | None:
-    """Return a header of a mapping, whichever way the mapping writes its name."""
-    get = safe_getattr(headers, "get")
-    for written in (name, name.title()):
-        try:
-            value = get(written)  # type: ignore[operator]
-        except BaseException:
-            return None
-        if type(value) is str and len(value) <= _MAX_HEADER_CHARS:
-            return value
-    return None
+def is_grpc_error(error: BaseException) -> bool:
+    """Whether an error was raised by a call of gRPC. What it says is behind methods, as in `code()`."""
+    return "grpc.RpcError" in names_of_error(error)[1]
 
 
-def _number(text: str | None) -> float | None:
+def _grpc_code(error: BaseException) -> object:
+    return safe_getattr(safe_call(error, "code"), "name") if is_grpc_error(error) else None
+
+
+def safe_call(owner: object, method: str, *arguments: object) -> object:
+    """What a method returns; None if it raises."""
     try:
-        number = float(text or "")
-    except ValueError:
+        return getattr(owner, method)(*arguments)
+    except BaseException:
         return None
-    return number if number == number else None
 
 
-def _bounded(duration: float) -> Duration:
-    return int(min(max(duration, 0), MAX_RETRY_AFTER))
+def _smtp_codes(error: BaseException) -> Iterator[str]:
+    answers = [safe_getattr(error, "smtp_code")]
+    recipients = safe_getattr(error, "recipients")
+    if type(recipients) is dict:  # SMTPRecipientsRefused: an answer for each
+        answers += [answer[0] for answer in list(recipients.values())[:_MAX_RECIPIENTS] if type(answer) is tuple]
+    for code in answers:
+        if type(code) is int and 400 <= code <= 599:
+            yield f"SMTP_{code}"
 
 
 def _member(table: object, key: str) -> object:
@@ -106,7 +169,9 @@ def _member(table: object, key: str) -> object:
 
 
 def _errno_name(error: BaseException) -> str | None:
-    number = safe_getattr(error, "errno") if isinstance(error, OSError) else None
+    if not isinstance(error, OSError):
+        return None
+    number = safe_getattr(error, "errno")
     name, bases = names_of_error(error)
     if type(number) is not int or not _OTHER_NUMBERS.isdisjoint((name, *bases)):
         return None

@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import msgspec
 
-from redrive.model.classify import ErrorClass, ErrorRule, class_of_type, classify, names_of, type_matches
-from redrive.model.duration import MAX_DURATION, Duration
-from redrive.model.error_attributes import status_code_of
+from redrive.clock import Instant
+from redrive.model.classify import ErrorClass, ErrorRule, class_of_type, classify, find_class, names_of, type_matches
+from redrive.model.duration import MAX_DURATION, Duration, format_duration
+from redrive.model.error_attributes import codes_of, related_errors, status_code_of
 from redrive.model.exception import (
     MAX_BASES,
     describe_variables,
@@ -27,6 +28,7 @@ from redrive.model.exception import (
 )
 from redrive.model.fingerprint import fingerprint, frame_location, frames_of, normalise_text
 from redrive.model.limits import KIB
+from redrive.model.retry_after import MAX_RETRY_AFTER, retry_after_of
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text, format_bytes, format_elapsed, join_lines
 
 MAX_TRACEBACK_BYTES = 32 * KIB
@@ -72,13 +74,17 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the worker process ended with, where no signal killed it."""
     peak_memory: int | None = None
     """The most memory that the worker process had, in bytes."""
+    retry_after: Duration | None = None
+    """How long the other side asked to wait before the next call, in microseconds; at most an hour."""
 
     def __str__(self) -> str:
         ran = "" if self.duration is None else f" after {format_elapsed(self.duration)}"
         who = "" if self.worker is None else f" by {self.worker}"
         where = "" if self.host is None else f" on {self.host}"
         trace = "" if self.trace_id is None else f", trace {self.trace_id}"
-        return join_lines(self.title, f"{self.error_class}{ran}{who}{where}{trace}, fingerprint {self.fingerprint}")
+        wait = "" if self.retry_after is None else f", asks to wait {format_duration(self.retry_after)}"
+        known = f"{self.error_class}{ran}{who}{where}{trace}{wait}, fingerprint {self.fingerprint}"
+        return join_lines(self.title, known)
 
     @property
     def type_names(self) -> tuple[str, ...]:
@@ -107,14 +113,15 @@ def failure_from_exception(
     host: str | None = None,
     trace_id: str | None = None,
     with_locals: bool = False,
+    now: Instant | None = None,
 ) -> Failure:
     """The failure that an exception is. Never raises; the exception is only looked at, never raised or kept.
 
     `final_types` are exception classes or names as in `type_matches`; subclasses are final too. `with_locals` asks the
-    variables of the innermost frames for how they are printed.
+    variables of the innermost frames for how they are printed. Without `now`, a Retry-After that is a date is not read.
     """
     try:
-        failure = _describe(error, worker, rules, final_types)
+        failure = _describe(error, worker, rules, final_types, now)
     except BaseException as problem:
         # A value that fights being described (an own __class__, a metaclass that raises) still becomes a failure. This
         # takes KeyboardInterrupt too: an exception's methods can raise that, and the failure must not be lost for it.
@@ -145,6 +152,7 @@ def failure_from_fields(
     worker: str | None = None,
     final: bool = False,
     rules: Sequence[ErrorRule] = (),
+    retry_after: Duration | None = None,
 ) -> Failure:
     """The failure that somebody reports in words, from another language or process."""
     type, text = clean_text(type, MAX_TYPE_BYTES), clean_text(text, MAX_TEXT_BYTES)
@@ -158,6 +166,7 @@ def failure_from_fields(
         worker=_clean(worker, MAX_TYPE_BYTES),
         final=final,
         bases=names,
+        retry_after=_bounded(retry_after, 0, MAX_RETRY_AFTER),
     )
 
 
@@ -235,6 +244,7 @@ def normalize_failure(failure: Failure) -> Failure:
         error_class=failure.error_class,
         worker=failure.worker,
         final=failure.final,
+        retry_after=failure.retry_after,
     )
     return msgspec.structs.replace(
         made,
@@ -265,6 +275,7 @@ def _describe(
     worker: str | None,
     rules: Sequence[ErrorRule],
     final_types: Sequence[type[BaseException] | str],
+    now: Instant | None,
 ) -> Failure:
     type_name, bases = names_of_error(error)
     text = safe_str(error)
@@ -280,6 +291,7 @@ def _describe(
         worker=_clean(worker, MAX_TYPE_BYTES),
         final=bool(final_types) and any(_is_a(error, type_name, bases, final) for final in final_types),
         bases=bases,
+        retry_after=retry_after_of(error, now),
     )
 
 
@@ -292,8 +304,16 @@ def _class_of(
         return next((grave for grave in reversed(ErrorClass) if grave in classes), ErrorClass.PERMANENT)
     if not rules and (known := class_of_type((type_name, *bases))):
         return known
-    errno = error.errno if isinstance(error, OSError) else None
-    return classify(type_name, bases, status_code_of(error), text, rules, errno if isinstance(errno, int) else None)
+    found = find_class(type_name, bases, status_code_of(error), text, rules, codes_of(error))
+    if found is not None:
+        return found
+    # An error that says nothing itself, as `raise SendFailed() from error`, is of the class of its cause.
+    for cause in related_errors(error)[1:]:
+        names = names_of_error(cause)
+        found = find_class(*names, status_code_of(cause), safe_str(cause), rules, codes_of(cause))
+        if found is not None:
+            return found
+    return ErrorClass.PERMANENT
 
 
 def _is_a(error: BaseException, type_name: str, bases: tuple[str, ...], final: type[BaseException] | str) -> bool:

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
@@ -46,6 +47,10 @@ class FeedKind(StrEnum):
     IMPORTED = "imported"
     ARRIVED = "arrived"
     """It came from another store, which told why."""
+    BREAKER_OPENED = "breaker_opened"
+    """A breaker of the queue opened. The entry is of no item."""
+    BREAKER_CLOSED = "breaker_closed"
+    """A breaker of the queue closed. The entry is of no item."""
 
 
 SUCCESS_KINDS = frozenset({FeedKind.PUT, FeedKind.LEASED, FeedKind.COMPLETED})
@@ -54,7 +59,7 @@ DEFAULT_FEED_KINDS = tuple(kind for kind in FeedKind if kind not in SUCCESS_KIND
 
 
 class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened to one item."""
+    """One thing that happened to one item, or to a queue."""
 
     number: int
     """Grows with every entry of the store; numbers of a feed have gaps. Go on from the last one you saw."""
@@ -62,12 +67,12 @@ class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: FeedKind
     queue: str
     """Where it happened. For a death and a move, the queue that the item left."""
-    id: ItemId
-    """The item's id after it happened."""
+    id: ItemId | None = None
+    """The item's id after it happened. None: it concerns the queue, and no item."""
     source_id: ItemId | None = None
     """The id before, where the item moved."""
     title: str | None = None
-    """The error in one line, or what it died of."""
+    """The error in one line, what it died of, or why a breaker opened or closed."""
     reason: DeadReason | None = None
     """Why it died."""
     actor: str | None = None
@@ -76,8 +81,16 @@ class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The operation it was part of."""
     from_status: Status | None = None
     """What it was, where it was dropped or removed."""
+    error_class: ErrorClass | None = None
+    """The class of the failure that the entry reports; None if it reports none."""
+    fingerprint: str | None = None
+    """The fingerprint of that failure."""
+    breaker: str | None = None
+    """The kind of the breaker that opened or closed: `queue`, an error class, or `fingerprint:` and a fingerprint."""
 
     def __str__(self) -> str:
-        told = "" if self.title is None else f": {self.title}"
+        which = "" if self.breaker is None else f" for {self.breaker}"
         who = "" if self.actor is None else f" by {self.actor}"
-        return f"{format_instant(self.at)} {self.kind} in {self.queue}{who}, item {self.id}{told}"
+        item = "" if self.id is None else f", item {self.id}"
+        title = "" if self.title is None else f": {self.title}"
+        return f"{format_instant(self.at)} {self.kind} in {self.queue}{which}{who}{item}{title}"

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 import msgspec
 
 from redrive.clock import Instant
+from redrive.model.duration import HOUR
 from redrive.model.ids import ItemId
 
 BREAKER_GATE = "breaker"
 """The gate of a queue's breaker."""
 RETRY_AFTER_GATE = "retry_after"
 """The gate that a Retry-After closes."""
+LONGEST_RETRY_AFTER = HOUR
+"""A Retry-After closes the gate for this long at most."""
 
 
 class Gate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,12 +41,14 @@ Gates = tuple[Gate, ...]
 
 def lease_limit(gates: Gates, now: Instant, limit: int) -> int:
     """How many of `limit` leases these gates let through now."""
-    for gate in gates:
-        if now < gate.until:
-            return 0
-        if gate.leases_left is not None:
-            limit = min(limit, gate.leases_left)
-    return limit
+    if shut_gate(gates, now) is not None:
+        return 0
+    return min([limit, *(gate.leases_left for gate in gates if gate.leases_left is not None)])
+
+
+def shut_gate(gates: Gates, now: Instant) -> Gate | None:
+    """The first gate that lets no lease through now: it is closed, or its allowance is used up."""
+    return next((gate for gate in gates if now < gate.until or gate.leases_left == 0), None)
 
 
 def counts_leases(gates: Gates) -> bool:
@@ -65,6 +70,11 @@ def opens_at(gates: Gates, now: Instant) -> Instant | None:
     return max([now, *(gate.until for gate in gates)])
 
 
+def gate_named(gates: Gates, name: str) -> Gate | None:
+    """The gate of that name."""
+    return next((gate for gate in gates if gate.name == name), None)
+
+
 def set_gate(gates: Gates, name: str, gate: Gate | None) -> Gates:
     """The gates with another one of that name, or none."""
     others = tuple(each for each in gates if each.name != name)
@@ -72,11 +82,12 @@ def set_gate(gates: Gates, name: str, gate: Gate | None) -> Gates:
 
 
 def close_for_retry_after(gates: Gates, until: Instant, leased_at: Instant, now: Instant) -> Gates:
-    """The gates after a delivery that was leased at that time was asked to come back at `until`.
+    """The gates after a delivery that was leased at that time was asked to come back at `until`, or after an hour.
 
     It is ignored if the gate has opened again since the lease: the answer is from before that.
     """
-    present = next((gate for gate in gates if gate.name == RETRY_AFTER_GATE), None)
+    until = min(until, Instant(now + LONGEST_RETRY_AFTER))
+    present = gate_named(gates, RETRY_AFTER_GATE)
     if until <= now or (present is not None and (until <= present.until or leased_at < present.until <= now)):
         return gates
     return set_gate(gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))

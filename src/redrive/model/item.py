@@ -191,7 +191,7 @@ class Item(msgspec.Struct, frozen=True):
     """The names that keep it from being leased. Of a dead or archived item, those that will once it is redriven
     or restored."""
     lasting_holders: tuple[str, ...] = ()
-    """Those of them that last until they are taken away, also through a retry, a redrive or a death."""
+    """Those of them that last until they are removed, also through a retry, a redrive or a death."""
     worker: str | None = None
     """Who holds the lease (active)."""
     lease_deadline: Instant | None = None

@@ -13,12 +13,12 @@ import msgspec
 
 from redrive.errors import InvalidInput, InvalidSetting, short_repr
 from redrive.model.death import DeadReason
-from redrive.model.duration import MAX_DURATION, DurationInput, parse_duration
+from redrive.model.duration import MAX_DURATION, Duration, DurationInput, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.holder import check_holder_names
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Counters, Overrides, Status
 from redrive.model.limits import check_address
-from redrive.model.queue import OnDead, QueueSettings
+from redrive.model.queue import OnDead, QueueSettings, RetryAfter
 from redrive.model.retry_policy import BackoffKind, DelayFunction, backoff_for, retry_delay
 
 
@@ -150,7 +150,14 @@ def judge(
     pause = retry_delay(rule, counters.failures, jitter, backoffs or {})
     if pause is None:
         return dead_verdict(settings, DeadReason.RETRIES_EXHAUSTED, failure)
-    return RetryVerdict(pause, Status.FAILED)
+    return RetryVerdict(max(pause, _asked_delay(settings, failure)), Status.FAILED)
+
+
+def _asked_delay(settings: QueueSettings, failure: Failure | None) -> Duration:
+    """How long the other side asks to wait, where the queue goes by that."""
+    if failure is None or failure.retry_after is None or settings.retry_after_mode is RetryAfter.IGNORE:
+        return 0
+    return failure.retry_after
 
 
 def settings_for(settings: QueueSettings, overrides: Overrides) -> QueueSettings:

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, Literal, get_args, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidSetting, short_repr
+from redrive.model.breaker import Breaker, BreakerRule, parse_breaker_rules
 from redrive.model.caller_input import checking_input, exact_str, table
 from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_FEED_KINDS, FeedKind
+from redrive.model.gate import Gates
 from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.model.retry_policy import RetryPolicy, check_attempts_limit, parse_retry_policy
@@ -29,6 +31,7 @@ _LARGEST_COUNT = 2**31 - 1
 _MOST_ENTRIES = 1_000
 """Of a list or a table in a setting, which may have no end."""
 _DEFAULT_ROUTE = "default"
+_Choice = TypeVar("_Choice", bound=StrEnum)
 # What settings are called in other programs.
 _FOREIGN_NAMES = {
     "dead_letter_queue": "dead_queue",
@@ -50,6 +53,17 @@ class OnDead(StrEnum):
     """It is removed, with a warning in the log and an audit row."""
 
 
+class RetryAfter(StrEnum):
+    """What follows where a failure says how long the other side asks to wait (`Failure.retry_after`)."""
+
+    IGNORE = "ignore"
+    """Nothing."""
+    DELAY = "delay"
+    """The item waits at least this long before its next try."""
+    GATE = "gate"
+    """The whole queue waits."""
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a queue treats its items. Durations are microseconds; `parse_settings` takes texts such as `30s`."""
 
@@ -61,6 +75,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Leases of an item that may run out; 0 = unlimited."""
     retry: RetryPolicy = RetryPolicy()
     """What happens after a reported failure. Without it the first one is final."""
+    retry_after: RetryAfter | None = None
+    """What follows where an error says how long to wait; unset = delay where retry goes by class or type of the error,
+    else ignore."""
     final_errors: tuple[str, ...] = ()
     """Error types and classes that are never retried."""
     error_rules: tuple[ErrorRule, ...] = ()
@@ -92,6 +109,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether dead letters can be found by the words of their error and payload."""
     feed: tuple[FeedKind, ...] = DEFAULT_FEED_KINDS
     """What of all that happens is kept in the feed."""
+    breakers: dict[str, BreakerRule] = {}
+    """Circuit breakers: a table from `queue`, `fingerprint` or an error class to when that one opens."""
     redact: RedactRules = NO_RULES
     """What is hidden from whoever looks, and what is not, beside what looks like a secret."""
 
@@ -99,6 +118,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def attempts_limit(self) -> int:
         """`max_attempts` with its default; 0 = unlimited."""
         return max(DEFAULT_ATTEMPTS, self.retry.attempts) if self.max_attempts is None else self.max_attempts
+
+    @property
+    def retry_after_mode(self) -> RetryAfter:
+        """`retry_after` with its default."""
+        if self.retry_after is not None:
+            return self.retry_after
+        return RetryAfter.DELAY if self.retry.depends_on_error else RetryAfter.IGNORE
 
     def dead_queues(self) -> Iterator[str]:
         """Every queue that dead items of this one may go to."""
@@ -130,13 +156,17 @@ class Queue(msgspec.Struct, frozen=True):
     name: str
     settings: QueueSettings
     version: int
-    """Grows with each update of the settings; never used again, not even by another queue of the same name."""
+    """Grows with each update of the settings or breakers; never used again, not even by another queue of that name."""
     paused: bool
     created_at: Instant
     is_dead_queue: bool
     """It is, or once was, the dead queue of another."""
     source_queues: tuple[str, ...] = ()
     """Queues of other stores that name it as their dead queue, as `name@store`."""
+    gates: Gates = ()
+    """Until when it gives no leases, and how many after that. Independent of `paused`."""
+    breakers: tuple[Breaker, ...] = ()
+    """Its circuit breakers that are not closed."""
 
 
 class QueueStats(msgspec.Struct, frozen=True):
@@ -198,6 +228,8 @@ def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None)
         except UnicodeEncodeError:
             raise InvalidSetting(name, "has a lone surrogate, which UTF-8 cannot hold") from None
     check_attempts_limit(settings.max_attempts, settings.retry)
+    if settings.breakers and not {FeedKind.FAILED, FeedKind.DEAD} <= set(settings.feed):
+        raise InvalidSetting("breakers", "count the failures in the feed: let 'feed' keep failed and dead")
     return settings
 
 
@@ -249,13 +281,17 @@ def _checked(name: str, value: Any) -> Any:
         case "error_rules":
             return _error_rules(name, value)
         case "on_dead":
-            return _on_dead(name, value)
+            return _choice(name, OnDead, value)
+        case "retry_after":
+            return None if value is None else _choice(name, RetryAfter, value)
         case "search":
             return _switch(name, value)
         case "feed":
             return _feed(name, value)
         case "redact":
             return NO_RULES if value is None else redact_rules_from(value)
+        case "breakers":
+            return {} if value is None else parse_breaker_rules(name, value)
         case "dead_queue":
             return _dead_queue(value)
         case _:
@@ -296,11 +332,13 @@ def _error_rules(name: str, value: Any) -> tuple[ErrorRule, ...]:
     return rules
 
 
-def _on_dead(name: str, value: Any) -> OnDead:
+def _choice(name: str, choices: type[_Choice], value: Any) -> _Choice:
     try:
-        return OnDead(value)
+        return choices(value)
     except ValueError:
-        raise InvalidSetting(name, f"must be {' or '.join(OnDead)}, not {short_repr(value, 40)}") from None
+        *others, last = choices
+        known = f"{', '.join(others)} or {last}"
+        raise InvalidSetting(name, f"must be {known}, not {short_repr(value, 40)}") from None
 
 
 def _switch(name: str, value: Any) -> bool:

@@ -91,6 +91,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def __post_init__(self) -> None:
         _check_attempts(self.attempts, "retry.attempts")
 
+    @property
+    def depends_on_error(self) -> bool:
+        """Whether the class or type of an error decides about its retries."""
+        return self.use_classes or bool(self.by_class or self.by_type)
+
 
 RetryInput: TypeAlias = RetryPolicy | Mapping[str, Any]
 """A policy, or what `parse_retry_policy` makes one of."""

@@ -141,7 +141,5 @@ def _keys_in(entries: Iterable[FeedEntry]) -> set[_Key]:
                 keys.add((queue, kind, None, None))
                 if entry.operation is not None:
                     keys.add((queue, kind, entry.operation, None))
-        keys.add((None, None, None, entry.id))
-        if entry.source_id is not None:
-            keys.add((None, None, None, entry.source_id))
+        keys.update((None, None, None, id) for id in (entry.id, entry.source_id) if id is not None)
     return keys

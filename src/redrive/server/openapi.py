@@ -33,6 +33,7 @@ _TAGS = {
     "items": "Single items, as they are kept.",
     "dead": "What died, why, and how it comes back.",
     "operations": "Changes of many items.",
+    "breakers": "Circuit breakers: what waits until a dependency is back.",
     "capture": "Tasks that failed outside a queue.",
     "feed": "What happens.",
     "audit": "Who changed what.",

@@ -115,7 +115,12 @@ QUEUE_DEAD_LETTERS = _gauge("queue_dead_letters", ("queue",), "Dead letters in t
 QUEUE_OLDEST = _gauge("queue_oldest_ready_seconds", ("queue",), "How long the oldest ready item has waited.")
 QUEUE_EVENTS = _counter("queue_events", ("queue", "event"), "What happened in the queue, in the whole store.")
 
-STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST, CAPTURE_UTILIZATION})
+BREAKERS = _gauge("breakers", ("queue", "breaker"), "Circuit breakers that are not closed, in the whole store.")
+BREAKER_CHANGES = _counter(
+    "breaker_changes", ("queue", "breaker", "change"), "Circuit breakers that this program opened or closed."
+)
+
+STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST, BREAKERS, CAPTURE_UTILIZATION})
 """What every broker on a store reads from it: two of them report the same, and it does not add up."""
 
 HTTP_REQUESTS = _counter("http_requests", ("call", "status"), "Requests that a server answered, by call and status.")
@@ -160,6 +165,8 @@ METRICS: tuple[Metric, ...] = (
     QUEUE_DEAD_LETTERS,
     QUEUE_OLDEST,
     QUEUE_EVENTS,
+    BREAKERS,
+    BREAKER_CHANGES,
     LETTERS_HANDLED,
     LETTER_AGE_SECONDS,
     LETTER_HANDLER_SECONDS,

@@ -66,8 +66,10 @@ def _take(exchange: WorkerSession, queues: Iterable[str]) -> tuple[Lease | None,
 
 def _run(app: App, exchange: WorkerSession, lease: Lease) -> str:
     """Run one delivery, and say what became of it as `Drained` calls it."""
-    settings = app.open().get_queue(lease.queue).settings
-    end = execute_job(app, lease, HandlerSettings(settings.error_rules, bool(settings.keep_completed)), lambda: False)
+    broker = app.open()
+    settings = broker.get_queue(lease.queue).settings
+    handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed))
+    end = execute_job(app, lease, handling, lambda: False, broker._core.clock)
     settled = _settle(exchange, lease, end)
     if isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost):
         # The work cannot be completed as it wants to be, for example because a follow-up was refused: it has failed.

@@ -21,12 +21,13 @@ from redrive.contract.queries import AuditEntry, FeedPage
 from redrive.errors import InvalidPayload
 from redrive.model.duration import Duration, format_duration
 from redrive.model.feed import FeedEntry
+from redrive.model.gate import Gate
 from redrive.model.group import Group
 from redrive.model.item import Counters, Item
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
 from redrive.model.payload import BYTES, JSON, TEXT, check_json, is_json
-from redrive.model.queue import QueueStats
+from redrive.model.queue import Queue, QueueStats
 from redrive.model.retry_policy import RetryPolicy, format_retry_policy
 from redrive.model.text import to_rfc3339
 
@@ -104,8 +105,12 @@ _AS_TEXT: dict[type[msgspec.Struct], frozenset[str]] = {
     AuditEntry: frozenset({"number"}),
 }
 """Numbers of 63 bits, told as texts: what reads JSON elsewhere keeps 53 of them."""
-_KEPT_BACK: dict[type[msgspec.Struct], frozenset[str]] = {Operation: frozenset({"mark", "position"})}
-"""What is of use to stores only."""
+_KEPT_BACK: dict[type[msgspec.Struct], frozenset[str]] = {
+    Operation: frozenset({"mark", "position"}),
+    Queue: frozenset({"breakers"}),
+    Gate: frozenset({"leased"}),
+}
+"""What is of use to stores and brokers only. Breakers are shown as `BreakerStatus`."""
 _PROPERTIES: dict[type[msgspec.Struct], tuple[str, ...]] = {
     Group: ("advice",),
     OperationPlan: ("changed",),

@@ -29,6 +29,7 @@ CALLS: dict[type[Any], Any] = {
     admin_calls.CreateQueue: Queue,
     admin_calls.UpdateQueue: Queue,
     admin_calls.SetPaused: Queue,
+    admin_calls.SetBreakers: Queue,
     admin_calls.SetSourceQueue: Queue,
     admin_calls.DeleteQueue: int,
     item_calls.Put: tuple[Receipt, ...],

@@ -72,6 +72,8 @@ class Dispatcher:
         """Queues that were asked and had nothing, since something was last handed in or leased."""
         self.refused: dict[str, RedriveError] = {}
         """Queues that this worker may not lease from, or that are not there: what they answered the last time."""
+        self._gated: set[str] = set()
+        """Queues whose gates are closed, as far as this process knows."""
         self._may_hold_unknown_leases = False
         """Whether the store may have leased something to this worker without its knowing."""
         self._pace = PrefetchController()
@@ -143,6 +145,7 @@ class Dispatcher:
         if self._may_hold_unknown_leases:
             self._begin(self._look_for_unknown())
         self._return_stale_prefetch()
+        self._return_gated()
         self._submit_parked()
         self._submit_alone()
         wants = self._wants()
@@ -170,6 +173,10 @@ class Dispatcher:
             turn.sort(key=self._empty.__contains__)
         share, rest = divmod(room, len(turn))
         wants = {queue: share + (place < rest) for place, queue in enumerate(turn)}
+        free = max(0, self._runner.slots - self._count_given())
+        wants = {
+            queue: limit if self.settings.may_prefetch(queue) else min(limit, free) for queue, limit in wants.items()
+        }
         return {queue: min(limit, 1000) for queue, limit in wants.items() if limit}
 
     def _room(self) -> int:
@@ -302,6 +309,15 @@ class Dispatcher:
             lying += self._suspects
             self._suspects.clear()
         self._ends.extend((job, Returned()) for job in lying)
+
+    def _return_gated(self) -> None:
+        """What was leased ahead from a queue whose gate has closed goes back: it would only fail."""
+        closed = {queue for queue in self._queues if self.session.is_gated(queue)}
+        if closed - self._gated:
+            lying = self._runner.cancel_queued()
+            self._ends.extend((job, Returned()) for job in lying if job.lease.queue in closed)
+            self._submit([job for job in lying if job.lease.queue not in closed])
+        self._gated = closed
 
     def _submit_alone(self) -> None:
         """A suspect runs when nothing else does, and until it has ended nothing else begins."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from redrive.broker.worker_session import Buried, Completed, Failed, Outcome, Released
+from redrive.clock import Clock, SystemClock
 from redrive.contract.item_calls import Put
 from redrive.errors import InvalidArguments, InvalidInput
 from redrive.model.classify import ErrorClass, ErrorRule
@@ -34,6 +35,7 @@ from redrive.task.task import TASK_HEADER, Task
 from redrive.telemetry import tracing
 
 HOST = socket.gethostname()
+_SYSTEM_CLOCK = SystemClock()
 _DONE = Completed()
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
@@ -71,12 +73,14 @@ class Execution:
         handling: HandlerSettings,
         stopping: StopCheck,
         lease_lost: LeaseLostCheck = lambda: False,
+        clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         self._app = app
         self._lease = lease
         self._handling = handling
         self._stopping = stopping
         self._lease_lost = lease_lost
+        self._clock = clock
         self._began = time.monotonic()
         self._trace_id: str | None = None
 
@@ -185,6 +189,7 @@ class Execution:
             rules=self._handling.rules,
             final_types=() if task is None else task.final_errors,
             with_locals=task is not None and task.capture_locals,
+            now=self._clock.now(),
         )
         return self._detailed(failure)
 
@@ -208,6 +213,8 @@ class UnknownHandler(Exception):
         super().__init__(f"{asked}; this program has {', '.join(sorted(known)[:20]) or 'none'}")
 
 
-def execute_job(app: App, lease: Lease, handling: HandlerSettings, stopping: StopCheck) -> Outcome:
+def execute_job(
+    app: App, lease: Lease, handling: HandlerSettings, stopping: StopCheck, clock: Clock = _SYSTEM_CLOCK
+) -> Outcome:
     """Run the handler of one delivery in this thread. Never raises."""
-    return Execution(app, lease, handling, stopping).run()
+    return Execution(app, lease, handling, stopping, clock=clock).run()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from redrive.broker.broker import Broker
 from redrive.errors import RedriveError
 from redrive.model.duration import SECOND
+from redrive.model.queue import QueueSettings, RetryAfter
 from redrive.worker.execution import HandlerSettings
 
 SETTINGS_SECONDS = 5.0
 """How old the settings may be that say how errors are classified."""
+_UNREAD = QueueSettings(lease_timeout=SECOND)
 
 
 class SettingsCache:
@@ -19,27 +22,27 @@ class SettingsCache:
 
     def __init__(self, broker: Broker, queues: Sequence[str]) -> None:
         self._broker = broker
-        self._queues: dict[str, tuple[HandlerSettings, int, float]] = {}
-        """How items are run, the lease_timeout, and when both were read."""
+        self._queues: dict[str, tuple[HandlerSettings, QueueSettings, float]] = {}
+        """How items are run, by which settings, and when those were read."""
         for queue in queues:
             self.handling_of(queue)
 
     @property
     def shortest_lease(self) -> int:
         """The shortest lease_timeout of the queues. From any thread."""
-        return min((timeout for _, timeout, _ in tuple(self._queues.values())), default=SECOND)
+        return min((settings.lease_timeout for _, settings, _ in tuple(self._queues.values())), default=SECOND)
+
+    def may_prefetch(self, queue: str) -> bool:
+        """Whether to lease more of a queue than can run now. What a Retry-After would refuse is better left there."""
+        return self._queues[queue][1].retry_after_mode is not RetryAfter.GATE
 
     def handling_of(self, queue: str) -> HandlerSettings:
         """How items of a queue are run, by settings that are not much older than now."""
         now = time.monotonic()
-        handling, timeout, read_at = self._queues.get(queue, (None, 0, 0.0))
-        if handling is None or now - read_at > SETTINGS_SECONDS:
-            try:
+        handling, settings, read_at = self._queues.get(queue, (HandlerSettings(), _UNREAD, -SETTINGS_SECONDS - 1))
+        if now - read_at > SETTINGS_SECONDS:
+            with suppress(RedriveError):
                 settings = self._broker.get_queue(queue).settings
-            except RedriveError:
-                handling, timeout = handling or HandlerSettings(), timeout or SECOND
-            else:
                 handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed), settings.redact)
-                timeout = settings.lease_timeout
-            self._queues[queue] = handling, timeout, now
+            self._queues[queue] = handling, settings, now
         return handling

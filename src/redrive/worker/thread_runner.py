@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 from redrive.broker.worker_session import Failed, Outcome, Returned
+from redrive.clock import Clock, SystemClock
 from redrive.model.failure import Failure
 from redrive.task.app import App
 from redrive.worker.execution import Execution, TimeLimitExceeded
@@ -33,9 +34,15 @@ class ThreadRunner:
     isolated = False
 
     def __init__(
-        self, app: App, slots: int, stopping: Callable[[], bool], in_flight_log: InFlightLog | None = None
+        self,
+        app: App,
+        slots: int,
+        stopping: Callable[[], bool],
+        in_flight_log: InFlightLog | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.slots = slots
+        self._clock = clock or SystemClock()
         self._app = app
         self._stopping = stopping
         self._in_flight_log = in_flight_log
@@ -159,7 +166,7 @@ class ThreadRunner:
 
     def perform(self, job: Job) -> Execution:
         """How a job is run."""
-        return Execution(self._app, job.lease, job.handling, self._stopping, lambda: job.lease_lost)
+        return Execution(self._app, job.lease, job.handling, self._stopping, lambda: job.lease_lost, self._clock)
 
     def begin(self, job: Job, slot: int) -> None:
         """A job begins: from here on it is charged if the process is lost."""

@@ -101,7 +101,8 @@ class Worker:
                 max_items_per_child=max_items_per_child,
             )
         else:
-            self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, in_flight_log)
+            clock = self.broker._core.clock
+            self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, in_flight_log, clock)
         self.has_settled_all = False
         """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""
         self._hooks = HookCaller()

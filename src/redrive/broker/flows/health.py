@@ -6,12 +6,17 @@ import msgspec
 
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, run_query
+from redrive.broker.flows.breaker_control import breaker_status
 from redrive.broker.flows.moves import STUCK_AFTER
-from redrive.contract.queries import ListMoveTargets, MoveTarget
+from redrive.contract.queries import ListMoveTargets, ListQueues, MoveTarget
 from redrive.errors import StoreUnavailable
 from redrive.model.duration import format_duration
-from redrive.model.text import join_lines
+from redrive.model.queue import Queue
+from redrive.model.text import join_lines, pluralize
 from redrive.store import Durability, Store
+
+BREAKER_WARNING = "A circuit breaker is not closed"
+"""The start of the sentence about each that is open, half-open or closing."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -32,15 +37,33 @@ class Health(msgspec.Struct, frozen=True):
         return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 
-def stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each queue elsewhere that items have been on their way to for too long.
+def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
+    """A sentence for each thing in the store that needs attention.
 
     A store that cannot be read is a warning, too, and no reason to say nothing at all.
     """
     try:
-        found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
+        return (*(yield from _stuck_moves(core)), *(yield from _open_breakers(core)))
     except StoreUnavailable as error:
         return (str(error),)
+
+
+def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
+    """A sentence for each queue: about the breaker that opened first, and how many others there are."""
+    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
+    warnings: list[str] = []
+    for queue in queues:
+        if queue.breakers:
+            first = yield from breaker_status(core, queue, min(queue.breakers, key=lambda each: each.opened_at))
+            others = len(queue.breakers) - 1
+            more = f"; {pluralize(others, 'other breaker')} of this queue too" if others else ""
+            warnings.append(f"{BREAKER_WARNING}: {first}{more}")
+    return tuple(warnings)
+
+
+def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
+    """A sentence for each queue elsewhere that items have been on their way to for too long."""
+    found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     now = core.clock.now()
     return tuple(
         f"Items have been on their way to {each.to} for {format_duration(now - each.since)}: "
@@ -50,6 +73,6 @@ def stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
     )
 
 
-def health_of(store: Store, moves: tuple[str, ...]) -> Health:
+def health_of(store: Store, warnings: tuple[str, ...]) -> Health:
     """All that is known. It asks the store's server, where it has one."""
-    return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *moves))))
+    return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *warnings))))

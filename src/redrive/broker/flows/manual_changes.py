@@ -64,7 +64,7 @@ def change_with_verdict(
     """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
     text, forced = check_note("note", note), flag("force", force)
     if verb is Verb.FAIL:
-        failure_of(error, (), None)  # what is no error is refused at once, not item by item
+        failure_of(error, (), None, core.clock.now())  # what is no error is refused at once, not item by item
     results: dict[ItemId, Any] = {}
     now: dict[ItemId, ItemId] = {}
     """The present id of what was listed under another one: an item is judged once, however often it is listed."""
@@ -128,9 +128,10 @@ def _target_with_verdict(
         raise ItemNotFound(id)
     queue = yield from core.queue(item.queue)
     outcome_kind = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED
-    failure = failure_of(error, queue.settings.error_rules, None) if verb is Verb.FAIL else None
+    now = core.clock.now()
+    failure = failure_of(error, queue.settings.error_rules, None, now) if verb is Verb.FAIL else None
     counters = count_outcome(item.counters, outcome_kind)
-    expired = item.expire_deadline is not None and item.expire_deadline <= core.clock.now()
+    expired = item.expire_deadline is not None and item.expire_deadline <= now
     verdict = core.judge(
         queue,
         outcome_kind,

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.flows.breaker_verdicts import held_verdict, uncounted_return
 from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.validation import check_note
+from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
 from redrive.contract.queries import GetLease
 from redrive.errors import InvalidInput, WrongQueue, short_repr
@@ -50,7 +52,7 @@ def fail(
     is_final = flag("final", final)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
-    failure = failure_of(error, queue.settings.error_rules, held.worker)
+    failure = failure_of(error, queue.settings.error_rules, held.worker, core.clock.now())
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
     return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict))
@@ -82,7 +84,8 @@ def bury(
     text = check_note("note", note)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
-    failure = None if error is None else failure_of(error, queue.settings.error_rules, held.worker)
+    rules, now = queue.settings.error_rules, core.clock.now()
+    failure = None if error is None else failure_of(error, rules, held.worker, now)
     return (yield from _settle(core, held, OutcomeKind.BURIED, failure=failure, note=text))
 
 
@@ -106,7 +109,7 @@ def put_failed(
         note = check_note("note", verdict.note) if isinstance(verdict, Dead) else None
 
     def judge(queue: Queue) -> Judged:
-        failure = failure_of(error, queue.settings.error_rules, None)
+        failure = failure_of(error, queue.settings.error_rules, None, core.clock.now())
         brought = core.route_verdict(queue, verdict, failure)
         return Judged(failure, brought or judge_first_failure(core, queue, failure, item.overrides))
 
@@ -146,14 +149,16 @@ def put_judged(
 
 
 def failure_of(
-    error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None
+    error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None, now: Instant
 ) -> Failure:
     """What went wrong, from whatever the program has at hand."""
     with checking_input("error"):
         if isinstance(error, Failure):
             return normalize_failure(error)
         if isinstance(error, BaseException):
-            return failure_from_exception(error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id())
+            return failure_from_exception(
+                error, worker=worker, rules=rules, host=_host(), trace_id=tracing.trace_id(), now=now
+            )
         text = exact_str(error) if isinstance(error, str) else None
     if text is None:
         raise InvalidInput(f"an error is an exception, a text or a Failure, not {short_repr(error, 60)}")
@@ -206,24 +211,34 @@ def _settle(
     if lease.dead_reason is not None:
         verdict = None  # the program does not revive it either
     for _ in range(MAX_ROUNDS):
-        judged = core.route_verdict(queue, verdict, failure) or core.judge(
-            queue,
-            outcome_kind,
-            counters,
-            failure=failure,
-            overrides=lease.overrides,
-            expired=expired,
-            delay=delay,
-            dead_reason=lease.dead_reason,
-        )
-        result = yield from commit_call(
-            Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
-        )
+        call = None
+        if outcome_kind is OutcomeKind.FAILED and failure is not None and verdict is None:
+            call = uncounted_return(queue, lease, failure, core.clock.now())
+        if call is None:
+            brought = core.route_verdict(queue, verdict, failure)
+            judged = (
+                held_verdict(queue, brought, failure)
+                if brought
+                else core.judge(
+                    queue,
+                    outcome_kind,
+                    counters,
+                    failure=failure,
+                    overrides=lease.overrides,
+                    expired=expired,
+                    delay=delay,
+                    dead_reason=lease.dead_reason,
+                )
+            )
+            call = Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
+        result = yield from commit_call(call)
         if not isinstance(result, StaleSettings):
             settled: Settled = result
             core.start_moves((settled,))
             if core.meter is not None:
-                core.meter.settled(lease.queue, outcome_kind, settled, failure, was_dead=lease.dead_reason is not None)
+                core.meter.settled(
+                    lease.queue, call.outcome_kind, settled, failure, was_dead=lease.dead_reason is not None
+                )
             return settled
         queue = core.cache_queue(result.queue)
     raise unsettled(core, lease.queue)

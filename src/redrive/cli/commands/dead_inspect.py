@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.broker.flows.breaker_control import list_group_breakers
 from redrive.cli import item_output
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line
-from redrive.cli.output import ago, print_json, print_line, print_note, short, table
+from redrive.cli.output import ago, print_json, print_line, print_note, short, table, to_json_value
 from redrive.cli.selection import condition_options, conditions, item_id
 from redrive.cli.store_target import open_target
 from redrive.model.item import Item, Status
 from redrive.model.text import format_counts, format_instant, pluralize
 
 if TYPE_CHECKING:
+    from redrive.model.breaker import BreakerStatus
     from redrive.model.group import Group
 
 GROUP_DIGITS = 8
 _GROUPS = {"group": "<", "count": ">", "class": "<", "last": ">", "queues": "~", "cause": "~"}
+_MARKED_GROUPS = {"group": "<", "count": ">", "class": "<", "breaker": "<", "last": ">", "queues": "~", "cause": "~"}
+_LEAST = ("class", "last", "queues")
 page_options = (
     click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print."),
     click.option("--cursor", help="Go on where the page before ended."),
@@ -32,13 +37,18 @@ page_options = (
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Of this queue only.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most groups to print.")
 def groups(queue: str | None, limit: int) -> None:
-    """What died, by cause: dead letters with the same error in the same place are one group. The largest is first."""
+    """What died, by cause: dead letters with the same error in the same place are one group. The largest is first.
+
+    BREAKER says that a circuit breaker for the cause of a group is not closed: what fails like that waits.
+    """
     with open_target() as broker:
         found = broker.groups(queue, limit=limit)
         stats = broker.list_stats() if queue is None else (broker.stats(queue),)
         dead = {each.queue: each.dead_letters for each in stats if each.dead_letters}
+        breakers = broker._run(list_group_breakers(broker._core, found))
     if as_json():
-        print_json({"dead": sum(dead.values()), "queues": dead, "groups": found})
+        marked = [{**to_json_value(each), "breakers": breakers.get(each.fingerprint, ())} for each in found]
+        print_json({"dead": sum(dead.values()), "queues": dead, "groups": marked})
         return
     if not dead:
         print_line("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
@@ -46,7 +56,7 @@ def groups(queue: str | None, limit: int) -> None:
     by_count = dict(sorted(dead.items(), key=lambda pair: -pair[1]))
     print_line(f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(by_count)}")
     print_line()
-    table(_GROUPS, map(_row, found), least=("class", "last", "queues"))
+    _print_groups(found, breakers)
     top = found[0]
     fingerprint = top.fingerprint[:GROUP_DIGITS]
     print_note(
@@ -55,6 +65,21 @@ def groups(queue: str | None, limit: int) -> None:
         f"  dry run:    {command_line(f'dead redrive --group {fingerprint} --dry-run')}\n"
         f"  redrive it: {command_line(f'dead redrive --group {fingerprint} --canary 5')}"
     )
+
+
+def _print_groups(groups: Sequence[Group], breakers: Mapping[str, Sequence[BreakerStatus]]) -> None:
+    """A line for each, with the state of its breaker if any of them has one."""
+    if not breakers:
+        table(_GROUPS, map(_row, groups), least=_LEAST)
+        return
+    rows = []
+    for group in groups:
+        row, open_ones = _row(group), breakers.get(group.fingerprint)
+        rows.append((*row[:3], open_ones[0].state if open_ones else "", *row[3:]))
+    table(_MARKED_GROUPS, rows, coloured="breaker", least=_LEAST)
+    print_note("")
+    for status in dict.fromkeys(each for open_ones in breakers.values() for each in open_ones):
+        print_note(f"breaker {status}")
 
 
 def _row(group: Group) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from redrive import __version__
+from redrive.broker.flows.health import BREAKER_WARNING
 from redrive.cli import error_output
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import ago, coloured, escape_line, now, print_json, print_line, short
@@ -95,11 +96,15 @@ def durability(broker: Broker) -> Iterator[Check]:
 
 
 def store(broker: Broker) -> Iterator[Check]:
-    """What the store itself warns of: long readers, memory, items that do not arrive."""
+    """What the store itself warns of: long readers, memory, items that do not arrive, open breakers."""
     warnings = broker.health().warnings
+    of_breakers = [warning for warning in warnings if warning.startswith(BREAKER_WARNING)]
     for warning in warnings:
-        yield Check("store", "warn", warning)
-    if not warnings:
+        if warning not in of_breakers:
+            yield Check("store", "warn", warning)
+    for warning in of_breakers:
+        yield Check("breaker", "warn", warning, f"see {command_line('breaker list')}; it closes when a probe succeeds")
+    if warnings == tuple(of_breakers):
         yield Check("store", "ok", "no long readers, room enough, nothing stuck on its way to another store")
 
 

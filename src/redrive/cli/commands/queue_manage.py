@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from redrive.broker.flows import external_polls
 from redrive.cli import item_output
 from redrive.cli.bulk_change import confirm, confirm_options
+from redrive.cli.commands.breaker import close_command
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, was_given
 from redrive.cli.output import (
@@ -16,6 +18,7 @@ from redrive.cli.output import (
     changed_settings,
     escape_line,
     fields,
+    now,
     print_json,
     print_line,
     print_note,
@@ -25,11 +28,13 @@ from redrive.cli.output import (
 )
 from redrive.cli.setting_options import given_settings, setting_options
 from redrive.cli.store_target import open_target
+from redrive.model.gate import RETRY_AFTER_GATE
 from redrive.model.item import Status
 from redrive.model.text import format_instant, pluralize
 
 if TYPE_CHECKING:
     from redrive.clock import Instant
+    from redrive.model.breaker import BreakerStatus
     from redrive.model.poll_info import PollInfo
     from redrive.model.queue import Queue, QueueStats
 
@@ -85,19 +90,25 @@ def list_(queue: str | None, status: str | None, limit: int, cursor: str | None,
         if queue is None:
             queues = broker.list_queues()
             listings = broker._run(external_polls.external_queues())
-            _print_queues(queues, broker.list_stats(), listings)
+            breakers = broker.list_breakers() if any(each.breakers for each in queues) else ()
+            _print_queues(queues, broker.list_stats(), listings, breakers)
             return
         order = "oldest" if oldest else "newest"
         page = broker.find(queue=queue, status=status or "any", order=order, limit=limit, cursor=cursor)
         item_output.print_page(page, f"queue {queue} is empty" if status is None else f"nothing in {queue} is {status}")
 
 
-def _print_queues(queues: tuple[Queue, ...], stats: tuple[QueueStats, ...], listings: dict[str, PollInfo]) -> None:
+def _print_queues(
+    queues: Sequence[Queue],
+    stats: Sequence[QueueStats],
+    listings: Mapping[str, PollInfo],
+    breakers: Sequence[BreakerStatus],
+) -> None:
     """Print those whose counts are known: the others are new, or not for this token to look into."""
     by_name = {queue.name: queue for queue in queues}
     pairs = [(by_name[each.queue], each) for each in stats if each.queue in by_name]
     if as_json():
-        print_json([_summary(queue, counted, listings.get(queue.name)) for queue, counted in pairs])
+        print_json([_summary(queue, counted, listings.get(queue.name), breakers) for queue, counted in pairs])
         return
     if not pairs:
         print_line(f"There is no queue yet. Make one: {command_line('queue create NAME')}")
@@ -106,6 +117,8 @@ def _print_queues(queues: tuple[Queue, ...], stats: tuple[QueueStats, ...], list
     for name, listing in listings.items():
         if listing.has_failed:
             print_note(f"\n{name} was not listed well: {command_line(f'queue show {name}')} says why")
+    if breakers:
+        print_note(f"\n{pluralize(len(breakers), 'breaker')} not closed: {command_line('breaker list')} says why")
     dead = sum(each.dead_letters for each in stats)
     if dead:
         print_note(f"\n{pluralize(dead, 'dead letter')}: {command_line('dead groups')} says what of")
@@ -114,6 +127,8 @@ def _print_queues(queues: tuple[Queue, ...], stats: tuple[QueueStats, ...], list
 def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any, ...]:
     states = {
         "paused": queue.paused,
+        "breaker": bool(queue.breakers),
+        "retry-after": _retry_after(queue) is not None,
         "dead-queue": queue.is_dead_queue,
         "external": listing is not None,
         "list-error": listing is not None and listing.has_failed,
@@ -124,10 +139,14 @@ def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any
     return (queue.name, *(f"{count:,}" for count in counts), waits, state)
 
 
-def _summary(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> dict[str, Any]:
+def _summary(
+    queue: Queue, stats: QueueStats, listing: PollInfo | None, breakers: Sequence[BreakerStatus]
+) -> dict[str, Any]:
     return {
         "name": queue.name,
         "paused": queue.paused,
+        "gates": queue.gates,
+        "breakers": [each for each in breakers if each.queue == queue.name],
         "is_dead_queue": queue.is_dead_queue,
         "stats": stats,
         "external": listing,
@@ -139,14 +158,17 @@ def _summary(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> dict[
 def show(queue: str) -> None:
     """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it.
 
+    Of circuit breakers that are not closed: since when, why, how many items wait, and when the next probe is.
     Of an external queue also when and how often it was listed, and the last error of a listing.
     """
     with open_target() as broker:
         found, stats = broker.get_queue(queue), broker.stats(queue)
         workers = [worker for worker in broker.workers() if queue in worker.queues]
         listing = broker._run(external_polls.external_queue(queue))
+        breakers = broker.list_breakers(queue) if found.breakers else ()
     if as_json():
-        print_json({**to_json_value(found), "stats": stats, "workers": workers, "external": listing})
+        told = {"breakers": breakers, "stats": stats, "workers": workers, "external": listing}
+        print_json({**to_json_value(found), **told})
         return
     state = "paused" if found.paused else "open"
     print_line(
@@ -154,6 +176,7 @@ def show(queue: str) -> None:
         f"{format_instant(found.created_at)}"
     )
     print_line(f"{stats}")
+    _print_gates(found, breakers)
     settings = changed_settings(found.settings)
     print_line("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
     fields((name, setting_text(value)) for name, value in settings.items())
@@ -164,6 +187,22 @@ def show(queue: str) -> None:
         _print_listing(listing)
     if stats.dead_letters:
         print_note(f"What died here: {command_line(f'dead groups -q {queue}')}")
+
+
+def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
+    """What keeps workers from items, beside a pause."""
+    if (until := _retry_after(queue)) is not None:
+        print_line(f"gives no leases until {_when(until)}: a Retry-After asked for it")
+    for each in breakers:
+        print_line(escape_line(f"breaker {each}"))
+    if breakers:
+        print_note(f"Close it: {close_command(breakers[0])}")
+
+
+def _retry_after(queue: Queue) -> Instant | None:
+    """Until when a Retry-After closes the queue."""
+    until = next((gate.until for gate in queue.gates if gate.name == RETRY_AFTER_GATE), None)
+    return until if until is not None and until > now() else None
 
 
 def _print_listing(listing: PollInfo) -> None:

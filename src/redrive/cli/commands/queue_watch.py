@@ -10,7 +10,7 @@ import click
 
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command
-from redrive.cli.output import coloured, escape_line, print_json, print_json_line, print_line, short
+from redrive.cli.output import ID_DIGITS, coloured, escape_line, print_json, print_json_line, print_line, short
 from redrive.cli.selection import item_id
 from redrive.cli.store_target import open_target
 from redrive.model.duration import SECOND, parse_duration
@@ -139,8 +139,9 @@ def _print(entry: FeedEntry) -> None:
     if as_json():
         print_json_line(entry)
         return
+    which = "" if entry.breaker is None else f" for {entry.breaker}"
     who = "" if entry.actor is None else f" by {entry.actor}"
-    told = "" if entry.title is None else f": {entry.title}"
-    said = escape_line(f" in {entry.queue}{who}{told}")
-    print_line(f"{format_instant(entry.at)}  {short(entry.id)}  {coloured(entry.kind.value)}{said}")
+    title = "" if entry.title is None else f": {entry.title}"
+    rest = escape_line(f" in {entry.queue}{which}{who}{title}")
+    print_line(f"{format_instant(entry.at)}  {short(entry.id):{ID_DIGITS}}  {coloured(entry.kind.value)}{rest}")
     sys.stdout.flush()

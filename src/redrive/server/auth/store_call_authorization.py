@@ -40,6 +40,7 @@ from redrive.contract.admin_calls import (
     Import,
     ManualChange,
     Register,
+    SetBreakers,
     SetOperation,
     SetPaused,
     StartOperation,
@@ -122,6 +123,8 @@ def _with_principal(request: Request, call: Any) -> Any:
         return call
     if kind in _WITH_ACTOR:
         return _replace(call, actor=request.principal.name)
+    if kind is SetBreakers:
+        return _opened_by(call, request.principal.name)
     if kind in _WITH_WORKER:
         return _replace(call, worker=request.principal.worker(call.worker))
     if kind in _REGISTRATIONS and call.kind == WORKER:
@@ -129,6 +132,12 @@ def _with_principal(request: Request, call: Any) -> Any:
     if kind in _REGISTRATIONS and call.audit is not None:
         call = _replace(call, audit=_replace(call.audit, actor=request.principal.name))
     return call
+
+
+def _opened_by(call: SetBreakers, name: str) -> SetBreakers:
+    """The call with the caller's name as actor, also in the breakers that its actor opens."""
+    breakers = tuple(_replace(each, opened_by=name) if each.opened_by == call.actor else each for each in call.breakers)
+    return _replace(call, actor=name, breakers=breakers)
 
 
 async def _check(request: Request, call: Any) -> None:

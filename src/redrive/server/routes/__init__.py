@@ -9,6 +9,7 @@ from redrive.server.broker_pool import BrokerPool
 from redrive.server.route import Route
 from redrive.server.routes import (
     activity,
+    breakers,
     captured_tasks,
     dead_letters,
     items,
@@ -31,6 +32,7 @@ ROUTES: tuple[Route, ...] = (
     *produce.IMPORT_ROUTES,
     *dead_letters.ROUTES,
     *operations.ROUTES,
+    *breakers.ROUTES,
     *captured_tasks.ROUTES,
     *activity.ROUTES,
 )

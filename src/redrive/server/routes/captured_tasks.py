@@ -15,6 +15,7 @@ from redrive.capture.capture_settings import DEFAULT_QUEUE
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory
 from redrive.capture.flows import TaskFilter
 from redrive.capture.task_view import Statistics, TaskView, task_view
+from redrive.model.failure import Failure
 from redrive.model.item import Item
 from redrive.model.state_machine import Verb
 from redrive.model.text import to_rfc3339
@@ -81,11 +82,16 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         creates=request.may(Permission.MANAGE, call.queue),
     )
     await request.broker._run(queue.open())
+    error: str | Failure
+    if isinstance(call.error, str):
+        error = call.error
+    else:
+        error = failure_of_report(call.error, (), final=False, now=core.clock.now())
     given = queue.describe_task(
         call.task_id,
         call.task,
         call.extra,
-        call.error if isinstance(call.error, str) else failure_of_report(call.error, (), final=False),
+        error,
         policy=call.retry_policy,
         max_retries=call.max_retries,
         metadata=call.metadata,

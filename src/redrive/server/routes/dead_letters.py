@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from redrive.auth.principal import Permission
+from redrive.broker.flows.breaker_control import list_group_breakers
 from redrive.errors import InvalidInput
 from redrive.model.filter import Order
 from redrive.model.group import Group
@@ -25,12 +26,13 @@ from redrive.server.field_types import (
 from redrive.server.request import Request
 from redrive.server.responses import settled_answer
 from redrive.server.route import Route, queue_if_named
+from redrive.server.routes.breakers import BreakerView, visible_breakers
 from redrive.server.routes.items import ItemsView, check_items, page_view
 from redrive.server.routes.operations import Bulk, BulkView, change_many, check_redrive_targets
-from redrive.wire.json_views import defined, view_of, view_type
+from redrive.wire.json_views import defined, extended, view_of, view_type
 
 Letters = Literal["dead", "archived"]
-GroupView = view_type(Group)
+GroupView = extended(view_type(Group), [("breakers", list[BreakerView])])  # type: ignore[valid-type]
 GroupsView = defined("Groups", [("groups", list[GroupView])], "Dead letters by what they died of.")  # type: ignore[valid-type]
 
 
@@ -82,10 +84,12 @@ class GroupsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def groups(request: Request, call: GroupsCall) -> dict[str, Any]:
-    """The largest groups."""
+    """The largest groups, each with the breakers for its cause that are not closed."""
     check_page(request, call.limit)
     found = await request.broker.groups(call.queue, limit=call.limit)
-    return {"groups": [view_of(group) for group in found]}
+    breakers = await request.broker._run(list_group_breakers(request.broker._core, found))
+    marks = {each: visible_breakers(request, statuses) for each, statuses in breakers.items()}
+    return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in found]}
 
 
 class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from redrive.model.text import to_rfc3339
 from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.route import Route, named_queue, one_queue
+from redrive.server.routes.breakers import BreakerView, breaker_views
 from redrive.wire.json_views import InstantText, defined, extended, view_of, view_type
 
 MAX_CLEARED = 100_000
@@ -31,7 +32,7 @@ Settings = Annotated[
     ),
 ]
 QueueView = view_type(Queue)
-StatsView = view_type(QueueStats)
+StatsView = extended(view_type(QueueStats), [("breakers", list[BreakerView])])  # type: ignore[valid-type]
 StatsPageView = defined(
     "QueuesStats",
     [("stats", list[StatsView]), ("cursor", str | None, None)],  # type: ignore[valid-type]
@@ -98,7 +99,11 @@ async def list_stats(request: Request, call: ListQueuesCall) -> dict[str, Any]:
     """The counts of a page of queues."""
     page, more = await _page(request, call)
     found = await request.broker.list_stats([queue.name for queue in page])
-    return {"stats": [view_of(stats) for stats in found], **more}
+    breakers: dict[str, list[dict[str, Any]]] = {}
+    for queue in page:
+        if queue.breakers:
+            breakers[queue.name] = await breaker_views(request, queue.name)
+    return {"stats": [{**view_of(stats), "breakers": breakers.get(stats.queue, [])} for stats in found], **more}
 
 
 async def _page(request: Request, call: ListQueuesCall) -> tuple[list[Queue], dict[str, str]]:
@@ -125,12 +130,17 @@ class QueueStatsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def info(request: Request, call: NameCall) -> dict[str, Any]:
     """A queue with its settings and its counts."""
     queue = await request.broker.get_queue(call.name)
-    return {**view_of(queue), "stats": view_of(await request.broker.stats(call.name))}
+    return {**view_of(queue), "stats": await _stats(request, call.name)}
 
 
 async def stats(request: Request, call: QueueStatsCall) -> dict[str, Any]:
-    """The counts of a queue."""
-    return view_of(await request.broker.stats(call.queue))
+    """The counts of a queue, and its breakers that are not closed."""
+    return await _stats(request, call.queue)
+
+
+async def _stats(request: Request, queue: str) -> dict[str, Any]:
+    stats = await request.broker.stats(queue)
+    return {**view_of(stats), "breakers": await breaker_views(request, queue)}
 
 
 class PauseQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

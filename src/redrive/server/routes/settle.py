@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -10,13 +11,15 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
+from redrive.clock import Instant
 from redrive.contract.item_calls import Complete
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import InvalidDuration, InvalidInput, RedriveError
 from redrive.model.classify import ErrorClass, ErrorRule
-from redrive.model.duration import SECOND, parse_duration
+from redrive.model.duration import SECOND, Duration, parse_duration
 from redrive.model.failure import Failure, failure_from_fields
 from redrive.model.ids import Token
 from redrive.model.item import Settled
+from redrive.model.retry_after import parse_retry_after
 from redrive.server.auth.resource_authorization import check_leases
 from redrive.server.broker_pool import commit
 from redrive.server.field_types import (
@@ -89,6 +92,10 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     status_code: Annotated[int | None, msgspec.Meta(description="Of HTTP, where it has one.")] = None
     error_class: ErrorClass | None = None
     host: Label | None = None
+    retry_after: Annotated[
+        Text | float | None,
+        msgspec.Meta(description="How long the other side asks to wait: seconds, `30s`, or Retry-After as it came."),
+    ] = None
 
 
 class RetriedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,7 +160,9 @@ def _check_together(item: RetriedItem) -> None:
 
 async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ...], queue: str) -> Settled:
     core, token = request.broker._core, Token(item.token)
-    error = None if item.error is None else failure_of_report(item.error, rules, final=item.final)
+    error = None
+    if item.error is not None:
+        error = failure_of_report(item.error, rules, final=item.final, now=core.clock.now())
     if item.dead:
         flow = settle.bury(core, token, item.note, error, queue)
     elif error is not None:
@@ -163,7 +172,7 @@ async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ..
     return await request.broker._run(flow)
 
 
-def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool) -> Failure:
+def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool, now: Instant) -> Failure:
     """What went wrong, from what a caller reported."""
     report = ErrorReport(text=error) if isinstance(error, str) else error
     failure = failure_from_fields(
@@ -175,8 +184,18 @@ def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *,
         error_class=report.error_class,
         final=final,
         rules=rules,
+        retry_after=_reported_wait(report.retry_after, now),
     )
     return failure if report.host is None else msgspec.structs.replace(failure, host=report.host)
+
+
+def _reported_wait(value: str | float | None, now: Instant) -> Duration | None:
+    """How long to wait. What cannot be read is what the other side sent, and the failure is not refused for it."""
+    wait = parse_retry_after(value, now)
+    if wait is None and isinstance(value, str):
+        with contextlib.suppress(InvalidDuration):
+            return parse_duration(value)
+    return wait
 
 
 def _delay(request: Request, item: RetriedItem) -> float | str:

@@ -112,6 +112,8 @@ def settle(call: Settle) -> Settle:
     values.version(call.version)
     if call.outcome_kind not in _SETTLED_BY:
         raise InvalidInput(f"no delivery ends {call.outcome_kind}; there are {', '.join(sorted(_SETTLED_BY))}")
+    if call.close_until is not None:
+        check_instant("close_until", call.close_until)
     return _replace(
         call,
         verdict=values.verdict(call.verdict),

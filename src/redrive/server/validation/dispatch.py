@@ -24,6 +24,7 @@ from redrive.contract.admin_calls import (
     Promote,
     Receive,
     Register,
+    SetBreakers,
     SetOperation,
     SetPaused,
     SetSourceQueue,
@@ -34,12 +35,13 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
-from redrive.server.validation import admin, deliveries, manual_changes, queries
+from redrive.server.validation import admin, breakers, deliveries, manual_changes, queries
 
 VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     CreateQueue: admin.create,
     UpdateQueue: admin.update,
     SetPaused: admin.set_paused,
+    SetBreakers: breakers.set_breakers,
     SetSourceQueue: admin.set_source_queue,
     DeleteQueue: admin.delete,
     Put: deliveries.put,

@@ -196,6 +196,7 @@ MIGRATIONS = (
     "ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT",
     _ADD_TOTALS,
     "",  # no table changes, but a Redrive that does not know dropped items must not read them
+    "ALTER TABLE redrive_queue ADD COLUMN gates TEXT, ADD COLUMN breakers TEXT",
     _ADD_HOLDERS,
 )
 """The first creates schema FIRST; each of the others takes the tables to the next one."""

@@ -265,7 +265,7 @@ def _runs_beside_others(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict()):
+        case Settle(verdict=RetryVerdict(), close_until=None):
             return True
         case Put():
             return _is_new(call)

@@ -35,7 +35,7 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict(status=status, held_by=held_by), outcome_kind=outcome_kind):
+        case Settle(verdict=RetryVerdict(status=status, held_by=held_by), outcome_kind=outcome_kind, close_until=None):
             return status in RETRY_STATUSES[outcome_kind] and len(held_by) <= MAX_HOLDERS
         case Put():
             return _is_fast_put(call)
@@ -176,7 +176,6 @@ class FastPathBatch:
                 entry = HistoryEntry(
                     Instant(0), HistoryEvent(call.outcome_kind.value), "", 0, failure=call.failure, note=call.note
                 )
-                title = call.note if call.failure is None else call.failure.title
                 return "e", (
                     *(
                         "retry",
@@ -186,7 +185,7 @@ class FastPathBatch:
                         verdict.status,
                         verdict.delay,
                     ),
-                    *(self._history(entry), False if title is None else title, call.worker_is_gone),
+                    *(self._history(entry), _feed_details(call), call.worker_is_gone),
                     encode_held(add_lasting((), verdict.held_by)) or False,
                 )
             case ReturnLease():
@@ -246,6 +245,14 @@ def _options(new: NewItem) -> dict[str, Any] | None:
         options["k"] = new.idempotency_key
         options["g"] = hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).hexdigest()
     return options or None
+
+
+def _feed_details(call: Settle) -> dict[str, str]:
+    """Return the fields that the feed entry of a retry has beside those that every entry has."""
+    if call.failure is not None:
+        failure = call.failure
+        return {"title": failure.title, "error_class": failure.error_class, "fingerprint": failure.fingerprint}
+    return {} if call.note is None else {"title": call.note}
 
 
 def _token_parts(token: Token) -> tuple[str, str, ItemId]:

@@ -132,6 +132,9 @@ class ResultReader:
             for position in positions:
                 results[position] = QueueNotFound(self._batch.lease_at(position).queue, self._namespace)
             return
+        if answer == _LEFT:
+            self.left.extend(positions)
+            return
         overdue, next_at, raw = answer
         leases = [lease_of(body, content, state) for body, content, state in raw]
         later = None if next_at < 0 else Instant(next_at)

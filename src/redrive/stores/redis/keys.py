@@ -56,11 +56,11 @@ from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
 FIRST_FORMAT = 3
 """The first format that a store opens."""
-FORMAT = 6
+FORMAT = 7
 """Version of the keys and values of a namespace. Format 4 adds dead items that are leased (`R` in `s:B`), format 5
-archived items that are dropped (`dropped:Q`) or were no dead letters, format 6 several holders of an item and lasting
-ones (`h` in `s:B`). An older namespace gets it with the first of
-them: a Redrive that does not know them no longer opens it then."""
+archived items that are dropped (`dropped:Q`) or were no dead letters, format 6 queues with gates or breakers, format 7
+several holders of an item and lasting ones (`h` in `s:B`). An older namespace gets it with the first of them: a Redrive
+that does not know them no longer opens it then."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
 """Bits of a number in an id that it does not have in Redis."""
 RANKS = range(10)

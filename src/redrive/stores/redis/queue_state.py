@@ -12,7 +12,7 @@ from redrive.model.item import Status
 from redrive.model.queue import WITH_ITEM, Queue, QueueStats
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import InstantIndex, NamesByInstant, Ready, TailIndex
-from redrive.stores.redis.keys import RANKS, Keys, score_of
+from redrive.stores.redis.keys import FORMAT, RANKS, Keys, score_of
 from redrive.stores.redis.redis_client import Part
 from redrive.stores.redis.tables import (
     Hash,
@@ -46,10 +46,13 @@ def counts_of(raw: Iterable[bytes]) -> dict[str, int]:
 def info_of(queue: Queue) -> bytes:
     """Return the settings that scripts need. The names are short because scripts decode them in every run."""
     settings = queue.settings
+    allowances = [gate.leases_left for gate in queue.gates if gate.leases_left is not None]
     return encode(
         {
             "v": queue.version,
             "p": queue.paused,
+            "g": max((gate.until for gate in queue.gates), default=None),  # when they all are open
+            "a": min(allowances, default=None),  # leases that are left
             "t": settings.lease_timeout,
             "m": settings.max_size,
             "b": settings.max_payload_size,  # bytes
@@ -99,6 +102,8 @@ class RedisQueue(QueueState):
         self._value = self.value
         self._session.write("HSET", self._session.keys.of("queues"), self.name, encode(self.value))
         self._session.write("HSET", self._session.keys.of("info"), self.name, info_of(self.value))
+        if self.value.gates or self.value.breakers:
+            self._session.write("HSET", self._session.keys.meta, "format", FORMAT)
         return True
 
 

@@ -218,7 +218,9 @@ class RedisStore:
             rest = Commit([problem] * len(positions), {}, commit.now)
         for position, result in zip(positions, rest.results, strict=True):
             commit.results[position] = result
-        return Commit(commit.results, Counter(commit.arrivals) + Counter(rest.arrivals), commit.now)
+        arrivals = Counter(commit.arrivals)
+        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: there is a new time to wait for
+        return Commit(commit.results, arrivals, commit.now)
 
     def _commit_by_rules(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Execute calls by the rules. If the lock is lost before anything is written, do it again."""

@@ -12,6 +12,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import QueueNotFound
+from redrive.model.gate import Gates
 from redrive.model.ids import (
     NUMBERS_PER_MICROSECOND,
     PARTITION_BITS,
@@ -23,7 +24,7 @@ from redrive.model.ids import (
 )
 from redrive.model.item import Status
 from redrive.stores.relational.low_water_marks import SLACK
-from redrive.stores.relational.queue_rows import QueueRow, Queues
+from redrive.stores.relational.queue_rows import QueueRow, Queues, encode_values, with_gates
 from redrive.stores.relational.session import SearchIndex, Session
 
 COUNTED_COLUMNS = (
@@ -135,6 +136,7 @@ class Batch:
         "by_key",
         "by_name",
         "count_deltas",
+        "gates_changed",
         "groups",
         "known_keys",
         "namespace",
@@ -191,6 +193,8 @@ class Batch:
         """Queues whose count deltas were rolled up."""
         self.replying: set[int] = set()
         """Queues that have their first item which names a queue for replies."""
+        self.gates_changed = False
+        """Whether `set_gates` wrote the gates of a queue."""
 
     def execute(self, statement: str, values: Any = ()) -> Any:
         """Flush pending writes, then execute a statement."""
@@ -301,21 +305,38 @@ class Batch:
         if not row.has_replies:
             self.replying.add(row.key)
 
+    def set_gates(self, row: QueueRow, gates: Gates) -> None:
+        """Write the gates of a queue. The transaction has its row locked, or runs alone."""
+        self.execute("UPDATE redrive_queue SET gates = ? WHERE key = ?", (encode_values(gates), row.key))
+        self.gates_changed = True
+        self.see_gates(row, gates)
+
+    def see_gates(self, row: QueueRow, gates: Gates) -> None:
+        """From now on the queue has these gates for this transaction."""
+        self._replace_queues({**self.by_name, row.queue.name: with_gates(row, gates)})
+
     def write_marks(self) -> None:
-        """Write which queues have replies now: last and in order, so that concurrent transactions do not deadlock.
+        """Write which queues have replies now: last and in order, so that concurrent transactions do not deadlock. For
+        the same reason the epoch of changed gates is incremented here.
 
         The queues of this transaction keep their old epoch: another process may have marked others since they were
         read, and then the next transaction reads all again.
         """
-        if not self.replying:
+        if not self.replying and not self.gates_changed:
             return
         for key in sorted(self.replying):
             self.execute("UPDATE redrive_queue SET has_replies = 1 WHERE key = ?", (key,))
         self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
-        marked = {
-            name: msgspec.structs.replace(row, has_replies=self.has_replies(row)) for name, row in self.by_name.items()
-        }
-        self.queues = Queues(marked, self.queues.epoch, self.queues.namespace_key)
+        self._replace_queues(
+            {
+                name: msgspec.structs.replace(row, has_replies=self.has_replies(row))
+                for name, row in self.by_name.items()
+            }
+        )
+
+    def _replace_queues(self, by_name: dict[str, QueueRow]) -> None:
+        self.queues = Queues(by_name, self.queues.epoch, self.queues.namespace_key)
+        self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
     def reread_queues(self, names: Iterable[str]) -> None:
         """Read changed queues again, and increment the epoch so that other processes do too."""

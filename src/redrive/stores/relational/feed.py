@@ -1,4 +1,7 @@
-"""The feed: what happened, written with what happened, where the queue keeps that kind."""
+"""The feed: what happened, written with what happened, where the queue keeps that kind.
+
+An entry that is of no item has the number and the suffix 0, which no item has.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 import msgspec
 
 from redrive.contract.queries import FeedPage, ReadFeed, matches_feed_query
+from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
+from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id
@@ -38,9 +43,13 @@ class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     actor: str | None = None
     operation: str | None = None
     from_status: Status | None = None
+    error_class: ErrorClass | None = None
+    fingerprint: str | None = None
+    breaker: str | None = None
 
 
 _NO_DETAIL = _Detail()
+_NO_ITEM = 0, 0
 _decode_detail = msgspec.json.Decoder(_Detail).decode
 
 
@@ -57,12 +66,29 @@ def append_event(
     actor: str | None = None,
     operation: str | None = None,
     from_status: Status | None = None,
+    failure: Failure | None = None,
 ) -> None:
     """Write down what happened in a queue to the item that now has this number, if that queue keeps it."""
+    if _keeps(batch, queue, kind):
+        error = (None, None) if failure is None else (failure.error_class, failure.fingerprint)
+        detail = _Detail(source_id, title, reason, actor, operation, from_status, *error)
+        _append(batch, kind, queue, item_no, id_suffix, detail)
+
+
+def append_queue_event(
+    batch: Batch, kind: FeedKind, queue: str, *, title: str | None, actor: str | None, breaker: str | None
+) -> None:
+    """Write down what happened to a queue, and to no item of it, if that queue keeps it."""
+    if _keeps(batch, queue, kind):
+        _append(batch, kind, queue, *_NO_ITEM, _Detail(title=title, actor=actor, breaker=breaker))
+
+
+def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:
     row = batch.by_name.get(queue)
-    if row is None or kind not in row.feed_kinds:
-        return
-    detail = _Detail(source_id, title, reason, actor, operation, from_status)
+    return row is not None and kind in row.feed_kinds
+
+
+def _append(batch: Batch, kind: FeedKind, queue: str, item_no: int, id_suffix: int, detail: _Detail) -> None:
     encoded = None if detail == _NO_DETAIL else msgspec.json.encode(detail)
     batch.write_last(
         _ENTRY, (batch.allocate(), batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, encoded)
@@ -80,8 +106,7 @@ def append_events(
     from_status: Status | None = None,
 ) -> None:
     """The same of many items that are where they were; `numbers` is a list that a statement can read."""
-    row = batch.by_name.get(queue)
-    if row is None or kind not in row.feed_kinds:
+    if not _keeps(batch, queue, kind):
         return
     detail = msgspec.json.encode(_Detail(actor=actor, operation=operation, from_status=from_status))
     told = (batch.allocate(count) - 1, batch.namespace_key, batch.now, kind.value, queue, detail, numbers)
@@ -114,11 +139,14 @@ def _entry(number: int, at: Any, kind: str, queue: str, item_no: int, id_suffix:
         at,
         FeedKind(kind),
         queue,
-        make_id(item_no, id_suffix),
+        None if (item_no, id_suffix) == _NO_ITEM else make_id(item_no, id_suffix),
         more.source_id,
         more.title,
         more.reason,
         more.actor,
         more.operation,
         more.from_status,
+        more.error_class,
+        more.fingerprint,
+        more.breaker,
     )

@@ -11,6 +11,7 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import LeaseByIds, check_lease_by_id
 from redrive.errors import ItemNotFound, RedriveError
 from redrive.model.feed import FeedKind
+from redrive.model.gate import count_leases, counts_leases
 from redrive.model.ids import KEY_BITS, ItemId, make_token
 from redrive.model.item import Lease, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -46,7 +47,7 @@ def _lease(batch: Batch, call: LeaseByIds, id: ItemId, item_row: ItemRow | None)
         raise ItemNotFound(id)
     row, now = batch.by_key[item_row.queue], batch.now
     expired = item_row.expire_deadline is not None and item_row.expire_deadline <= now
-    check_lease_by_id(call, row.queue, item_row.id, item_row.status, item_row.worker, item_row.holders, expired)
+    check_lease_by_id(call, row.queue, item_row.id, item_row.status, item_row.worker, item_row.holders, expired, now)
     dead_reason = item_row.dead_reason
     if item_row.status is Status.DEAD:
         check_idempotency_owner(batch, item_row, row)
@@ -59,6 +60,8 @@ def _lease(batch: Batch, call: LeaseByIds, id: ItemId, item_row: ItemRow | None)
     if item_row.first_leased_at is None:
         item_row.first_leased_at = now
     insert_row(batch, item_row)
+    if counts_leases(row.queue.gates):
+        batch.set_gates(row, count_leases(row.queue.gates, (item_row.id,)))
     feed.append_event(batch, FeedKind.LEASED, row.queue.name, item_row.item_no, item_row.id_suffix)
     return item_row
 

@@ -5,7 +5,7 @@ No index exists for the worker of a lease: leases change all the time, and few c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import QueueNotFound
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
+from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_at, shut_gate
 from redrive.model.ids import ItemId, Token, make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
@@ -25,7 +26,7 @@ from redrive.stores.relational import feed
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS, insert_ready_row
 from redrive.stores.relational.low_water_marks import above, leases
-from redrive.stores.relational.queue_rows import QueueRow
+from redrive.stores.relational.queue_rows import QueueRow, decode_gates
 from redrive.stores.relational.session import Executor, OverdueCheck
 
 LEASE_COLUMNS = """
@@ -52,6 +53,9 @@ _NEXT = f"""
         UNION ALL SELECT min(ready_at) FROM redrive_scheduled
         WHERE queue = ?1 AND held_by IS NULL {above("ready_at", "scheduled")}) AS next"""
 
+_LOCK_GATES = """
+    SELECT key, gates FROM redrive_queue WHERE key IN carray(?) /*+ ORDER BY key FOR NO KEY UPDATE */"""
+
 
 def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
     """Execute lease calls. Those that differ only in their limit share one query."""
@@ -59,6 +63,7 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
     groups: dict[tuple[str, str | None, int | None, bool], list[int]] = {}
     for index, call in enumerate(calls):
         groups.setdefault((call.queue, call.worker, call.timeout, call.ignore_overdue), []).append(index)
+    _lock_gates(batch, {call.queue for call in calls})
     for (name, worker, timeout, ignore_overdue), members in groups.items():
         row = batch.by_name.get(name)
         if row is None:
@@ -74,6 +79,22 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
             results[index] = leased if len(members) == 1 else Leased(leases[start:end], leased.overdue, leased.next_at)
             start = end
     return results
+
+
+def _lock_gates(batch: Batch, names: Iterable[str]) -> None:
+    """Lock the rows of queues whose gates count leases, and read these gates: other transactions may lease too.
+
+    All rows that this transaction changes are locked here, in order, so that concurrent ones do not deadlock. A gate
+    that is shut stays shut, regardless of what others lease.
+    """
+    rows = [batch.by_name[name] for name in names if name in batch.by_name]
+    counting = (row for row in rows if counts_leases(row.queue.gates))
+    keys = {row.key for row in counting if shut_gate(row.queue.gates, batch.now) is None}
+    if keys:
+        locked = batch.execute(_LOCK_GATES, (batch.table(sorted(keys | batch.replying)),)).fetchall()
+        for key, gates in locked:
+            if key in keys:
+                batch.see_gates(batch.by_key[key], decode_gates(gates))
 
 
 def promote(batch: Batch, row: QueueRow, limit: int) -> int:
@@ -98,6 +119,10 @@ def _lease(
     now = batch.now
     if row.queue.paused:
         return Leased(())
+    if gates := row.queue.gates:
+        limit = lease_limit(gates, now, limit)
+        if not limit:
+            return Leased((), next_at=opens_at(gates, now))
     deadline = Instant(now + (row.settings.lease_timeout if timeout is None else timeout))
     found, head, keys = batch.session.lease_head(
         batch, row, limit, deadline, worker, OverdueCheck(True, not ignore_overdue)
@@ -145,6 +170,8 @@ def _lease(
         leases.append(lease)
         if row.records_success:
             feed.append_event(batch, FeedKind.LEASED, queue, item_no, id_suffix)
+    if counts_leases(gates):
+        batch.set_gates(row, count_leases(gates, [lease.id for lease in leases]))
     return Leased(leases)
 
 

@@ -6,16 +6,22 @@ from collections.abc import Iterable
 
 import msgspec
 
+from redrive.clock import Instant
+from redrive.model.breaker import Breaker
 from redrive.model.feed import SUCCESS_KINDS, FeedKind
+from redrive.model.gate import Gates
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.session import Executor
 
 _QUEUES = """
-    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies
+    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies, gates,
+        breakers
     FROM redrive_queue
     WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
+_decode_breakers = msgspec.json.Decoder(tuple[Breaker, ...]).decode
+decode_gates = msgspec.json.Decoder(Gates).decode
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -36,31 +42,49 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> list[QueueRow]:
     """Return the queues of a namespace, or only the named one."""
-    return [
-        _queue_row(
-            key,
-            Queue(
-                found,
-                _decode_settings(settings),
-                version,
-                bool(paused),
-                created_at,
-                bool(is_dead_queue),
-                () if source_queues is None else tuple(msgspec.json.decode(source_queues)),
-            ),
-            bool(has_replies),
-        )
-        for key, found, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies in (
-            executor.execute(_QUEUES, (namespace,)) if name is None else executor.execute(_QUEUE, (namespace, name))
-        )
-    ]
+    rows = executor.execute(_QUEUES, (namespace,)) if name is None else executor.execute(_QUEUE, (namespace, name))
+    return [_queue_row(*row) for row in rows]
 
 
-def _queue_row(key: int, queue: Queue, has_replies: bool) -> QueueRow:
-    settings = queue.settings
+def _queue_row(
+    key: int,
+    name: str,
+    raw_settings: str,
+    version: int,
+    paused: int,
+    created_at: Instant,
+    is_dead_queue: int,
+    source_queues: str | None,
+    has_replies: int,
+    gates: str | None,
+    breakers: str | None,
+) -> QueueRow:
+    settings = _decode_settings(raw_settings)
+    queue = Queue(
+        name,
+        settings,
+        version,
+        bool(paused),
+        created_at,
+        bool(is_dead_queue),
+        () if source_queues is None else tuple(msgspec.json.decode(source_queues)),
+        () if gates is None else decode_gates(gates),
+        () if breakers is None else _decode_breakers(breakers),
+    )
     plain_put_max_bytes = settings.max_payload_size if settings.max_size is None else -1
     kinds = frozenset(settings.feed)
-    return QueueRow(key, queue, settings, plain_put_max_bytes, kinds, not kinds.isdisjoint(SUCCESS_KINDS), has_replies)
+    records_success = not kinds.isdisjoint(SUCCESS_KINDS)
+    return QueueRow(key, queue, settings, plain_put_max_bytes, kinds, records_success, bool(has_replies))
+
+
+def with_gates(row: QueueRow, gates: Gates) -> QueueRow:
+    """Return the row with other gates."""
+    return msgspec.structs.replace(row, queue=msgspec.structs.replace(row.queue, gates=gates))
+
+
+def encode_values(values: Gates | tuple[Breaker, ...]) -> str | None:
+    """Return gates or breakers as their column has them: NULL for none."""
+    return msgspec.json.encode(values).decode() if values else None
 
 
 def namespace_key(executor: Executor, namespace: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Queues: create, update, pause, delete."""
+"""Queues: create, update, pause, breakers, delete."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, assert_never
 import msgspec
 
 from redrive.contract import QueueCall
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, UpdateQueue
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetBreakers, SetPaused, SetSourceQueue, UpdateQueue
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueFull, QueueInUse, StoreUnavailable
+from redrive.model.breaker import breaker_changes, change_record
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -17,12 +18,13 @@ from redrive.model.dead_queue import (
     source_queues_after,
     source_queues_of,
 )
+from redrive.model.gate import BREAKER_GATE, gate_named, lease_limit, set_gate
 from redrive.model.queue import Queue, QueueSettings
-from redrive.stores.relational import verdicts
+from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import find
 from redrive.stores.relational.low_water_marks import above
-from redrive.stores.relational.queue_rows import QueueRow
+from redrive.stores.relational.queue_rows import QueueRow, encode_values
 
 _CREATE = """
     INSERT INTO redrive_queue (namespace, name, settings, version, paused, is_dead_queue, created_at)
@@ -30,6 +32,8 @@ _CREATE = """
 _UPDATE = """
     UPDATE redrive_queue SET settings = ?, version = (SELECT epoch FROM redrive_meta)
     WHERE namespace = ? AND name = ? RETURNING version"""
+_SET_BREAKERS = """
+    UPDATE redrive_queue SET breakers = ?, gates = ?, version = (SELECT epoch FROM redrive_meta) WHERE key = ?"""
 _MARK = "UPDATE redrive_queue SET is_dead_queue = 1 WHERE namespace = ? AND name = ?"
 _USED_BY = "UPDATE redrive_queue SET source_queues = ? WHERE key = ?"
 _FREE = "SELECT 1 FROM redrive_queue WHERE key = ? /*+ FOR UPDATE SKIP LOCKED */"
@@ -72,6 +76,8 @@ def change_queue(batch: Batch, call: QueueCall) -> Any:
                 batch.arrivals[name] += batch.execute(_LEASABLE, (row.key,)).get
             batch.reread_queues((name,))
             return msgspec.structs.replace(row.queue, paused=paused)
+        case SetBreakers():
+            return _set_breakers(batch, call)
         case SetSourceQueue(name, user, used):
             return _set_source_queue(batch, name, user, used)
         case DeleteQueue(name, confirm, actor):
@@ -96,6 +102,24 @@ def _check(batch: Batch, name: str, settings: QueueSettings, source_queues: tupl
     if settings.dead_queue is None:
         return
     check_dead_queues(name, settings, {other: row.settings for other, row in batch.by_name.items()}, source_queues)
+
+
+def _set_breakers(batch: Batch, call: SetBreakers) -> Queue | StaleSettings:
+    """Every change makes a new version: verdicts depend on which breakers are open."""
+    row = batch.queue(call.name)
+    before = row.queue
+    if call.version != before.version or call.former_gate != gate_named(before.gates, BREAKER_GATE):
+        return StaleSettings(before)
+    gates = set_gate(before.gates, BREAKER_GATE, call.gate)
+    batch.execute(_SET_BREAKERS, (encode_values(call.breakers), encode_values(gates), row.key))
+    for opened, breaker in breaker_changes(before.breakers, call.breakers):
+        kind, verb, why = change_record(opened, breaker, call.note)
+        feed.append_queue_event(batch, kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
+        verdicts.audit(batch, call.actor, verb, call.name, [], 0, f"{breaker.kind}: {why}")
+    if call.gate != call.former_gate:
+        batch.arrivals[call.name] += lease_limit(gates, batch.now, batch.execute(_LEASABLE, (row.key,)).get)
+    batch.reread_queues((call.name,))
+    return batch.queue(call.name).queue
 
 
 def _set_source_queue(batch: Batch, name: str, user: str, used: bool) -> Queue:

@@ -11,6 +11,7 @@ from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Se
 from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
+from redrive.model.gate import close_for_retry_after
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind, count_outcome
@@ -231,6 +232,11 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
             if version != row.queue.version:
                 return StaleSettings(row.queue)
             verdicts.check(batch, row, outcome_kind, verdict, was_dead=item_row.was_dead)
+            if call.close_until is not None:
+                assert item_row.leased_at is not None
+                gates = close_for_retry_after(row.queue.gates, call.close_until, item_row.leased_at, batch.now)
+                if gates != row.queue.gates:
+                    batch.set_gates(row, gates)
             worker = item_row.worker
             delete_row(batch, item_row)
             counted = count_outcome(item_row.counters, outcome_kind)

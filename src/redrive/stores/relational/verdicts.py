@@ -114,7 +114,7 @@ def append_event(
     """Record a history entry in the feed."""
     feed.append_event(
         batch, kind, entry.queue, item_row.item_no, item_row.id_suffix, source_id=source_id, title=title, reason=reason,
-        actor=entry.actor, operation=entry.operation,
+        actor=entry.actor, operation=entry.operation, failure=entry.failure,
     )  # fmt: skip
 
 

@@ -41,7 +41,14 @@ from redrive.stores.rules.queries import (
     read_feed,
     worker_leases,
 )
-from redrive.stores.rules.queues import create_queue, delete_queue, set_paused, set_source_queue, update_queue
+from redrive.stores.rules.queues import (
+    create_queue,
+    delete_queue,
+    set_breakers,
+    set_paused,
+    set_source_queue,
+    update_queue,
+)
 from redrive.stores.rules.registrations import list_registrations, register, unregister
 from redrive.stores.rules.replies import reply
 from redrive.stores.rules.settle import complete, extend, return_lease, settle
@@ -123,6 +130,8 @@ def execute_calls(state: State, call: Call) -> Any:
             return update_queue(state, call)
         case admin_calls.SetPaused():
             return set_paused(state, call)
+        case admin_calls.SetBreakers():
+            return set_breakers(state, call)
         case admin_calls.SetSourceQueue():
             return set_source_queue(state, call)
         case admin_calls.DeleteQueue():

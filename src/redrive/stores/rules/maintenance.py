@@ -14,6 +14,7 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.archive import archive
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.leases import promote_due
 from redrive.stores.rules.puts import living_item
@@ -97,7 +98,7 @@ def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | No
     items = _past(state, index, keep, limit)
     for item in items:
         state.remove(item, Verb.DROP)
-        state.append_event(FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
+        append_event(state, FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
     _audit(state, Verb.PURGE, queue, items)
     return len(items)
 

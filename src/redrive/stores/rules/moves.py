@@ -21,6 +21,7 @@ from redrive.model.item import Counters, HistoryEvent, Item, Receipt, Settled, S
 from redrive.model.limits import MAX_INSTANT
 from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.puts import known_source, remember_source
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import History, Record
@@ -45,7 +46,7 @@ def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
         if there is None:
             record = write(state, queue, item, landings[item.id])
             remember_source(state, queue, item.id, record.id)
-            state.append_event(FeedKind.IMPORTED, queue.name, record, source_id=item.id, actor=call.actor)
+            append_event(state, FeedKind.IMPORTED, queue.name, record, source_id=item.id, actor=call.actor)
             known[item.id] = record.id
         receipts.append(Receipt(known[item.id], duplicate=there is not None))
     written = tuple(receipt.id for receipt in receipts if not receipt.duplicate)
@@ -136,7 +137,7 @@ def receive(state: State, call: Receive) -> Receipt:
     queue.sources[key] = SourceEntry(record.id, Instant(MAX_INSTANT))
     state.open_move(queue.name, call.store, item.id)
     queue.redriven_total += call.move.route.kind is FeedKind.REDRIVEN
-    state.append_event(FeedKind.ARRIVED, queue.name, record, source_id=item.id)
+    append_event(state, FeedKind.ARRIVED, queue.name, record, source_id=item.id)
     return Receipt(record.id)
 
 

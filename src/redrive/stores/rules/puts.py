@@ -17,6 +17,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEntry, HistoryEvent, Receipt, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
 from redrive.model.queue import WITH_ITEM
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.queue_state import IdempotencyEntry, QueueState, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -215,7 +216,7 @@ def _write(state: State, step: _Step) -> None:
     )
     state.add(item)
     step.queue.put_total += 1
-    state.append_event(FeedKind.PUT, item.queue, item)
+    append_event(state, FeedKind.PUT, item.queue, item)
     if new.verdict is not None:
         assert new.failure is not None
         step.queue.captured_total += 1
@@ -244,7 +245,7 @@ def _add_failure(state: State, step: _Step) -> None:
             item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     step.queue.captured_total += 1
-    state.append_event(FeedKind.FAILED, step.queue.name, item, title=failure.title)
+    append_event(state, FeedKind.FAILED, step.queue.name, item, title=failure.title, failure=failure)
 
 
 def _digest(new: NewItem) -> bytes:

@@ -1,12 +1,13 @@
-"""Queues: create, update, pause, delete."""
+"""Queues: create, update, pause, breakers, delete."""
 
 from __future__ import annotations
 
 import msgspec
 
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetPaused, SetSourceQueue, UpdateQueue
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetBreakers, SetPaused, SetSourceQueue, UpdateQueue
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueInUse
+from redrive.model.breaker import breaker_changes, change_record
 from redrive.model.dead_queue import (
     check_dead_queues,
     check_source_queue,
@@ -14,7 +15,9 @@ from redrive.model.dead_queue import (
     source_queues_after,
     source_queues_of,
 )
+from redrive.model.gate import BREAKER_GATE, gate_named, lease_limit, set_gate
 from redrive.model.queue import Queue, QueueSettings
+from redrive.stores.rules.feed import append_queue_event
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.state import State
 
@@ -57,6 +60,24 @@ def set_paused(state: State, call: SetPaused) -> Queue:
             if queue.next_at is not None:
                 state.retimed.add(call.name)  # whoever waited on the paused queue was told of no next time
         state.write_audit(call.actor, "pause_queue" if call.paused else "resume_queue", call.name, (), 0)
+    return queue.value
+
+
+def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
+    """Every change makes a new version: verdicts depend on which breakers are open."""
+    queue = state.queue(call.name)
+    before = queue.value
+    if call.version != before.version or call.former_gate != gate_named(before.gates, BREAKER_GATE):
+        return StaleSettings(before)
+    gates = set_gate(before.gates, BREAKER_GATE, call.gate)
+    queue.value = msgspec.structs.replace(before, breakers=call.breakers, gates=gates, version=state.next_version())
+    if call.gate != call.former_gate:
+        state.arrivals[call.name] += lease_limit(gates, state.now, len(queue.ready))
+        state.retimed.add(call.name)
+    for opened, breaker in breaker_changes(before.breakers, call.breakers):
+        kind, verb, why = change_record(opened, breaker, call.note)
+        append_queue_event(state, kind, call.name, title=why, actor=call.actor, breaker=breaker.kind)
+        state.write_audit(call.actor, verb, call.name, (), 0, f"{breaker.kind}: {why}")
     return queue.value
 
 

@@ -8,9 +8,11 @@ from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, ReturnLease, Settle, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge
 from redrive.model.feed import FeedKind
+from redrive.model.gate import close_for_retry_after
 from redrive.model.item import HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.replies import apply_verdict, check_reply, reply_or_refuse
@@ -37,7 +39,7 @@ def complete(state: State, call: Complete) -> Settled:
     if call.result is not None and (call.keep_result is not None or settled.status is not None):
         state.wake_awaiting(item)
     plan.apply()
-    state.append_event(kind, item.queue, item)
+    append_event(state, kind, item.queue, item)
     return settled if call.reply is None else reply_or_refuse(state, item, settled, call.reply)
 
 
@@ -63,10 +65,13 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     assert item.grant is not None
     if call.outcome_kind is OutcomeKind.LOST and not call.worker_is_gone and item.grant.deadline > state.now:
         raise LeaseLost(item.id, item.status)
-    queue = state.queues[item.queue].value
-    if call.version != queue.version:
-        return StaleSettings(queue)
+    queue = state.queues[item.queue]
+    if call.version != queue.value.version:
+        return StaleSettings(queue.value)
     check_verdict(state, item.queue, call.outcome_kind, call.verdict, was_dead=item.was_dead)
+    if call.close_until is not None:
+        gates = close_for_retry_after(queue.value.gates, call.close_until, item.grant.leased_at, state.now)
+        queue.value = msgspec.structs.replace(queue.value, gates=gates)
     return apply_verdict(state, item, call.outcome_kind, call.verdict, failure=call.failure, note=call.note)
 
 
@@ -84,7 +89,7 @@ def return_lease(state: State, call: ReturnLease) -> Settled:
                 )
             )
     if call.note is not None:
-        state.append_event(FeedKind.RETURNED, item.queue, item, title=call.note)
+        append_event(state, FeedKind.RETURNED, item.queue, item, title=call.note)
     return return_to_dead(state, item) if was_dead else item.to_settled()
 
 

@@ -16,8 +16,6 @@ from itertools import islice
 from redrive.clock import Instant
 from redrive.contract.queries import AuditEntry
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
-from redrive.model.death import DeadReason
-from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.holder import lasting_holders
 from redrive.model.ids import (
@@ -274,26 +272,6 @@ class State:
     def wake_awaiting(self, item: Record) -> None:
         """Wake callers that await how the item ends, under every id it has had."""
         self.ended.update(map(result_topic, item.ids))
-
-    def append_event(
-        self,
-        kind: FeedKind,
-        queue: str,
-        item: Record,
-        *,
-        source_id: ItemId | None = None,
-        title: str | None = None,
-        reason: DeadReason | None = None,
-        actor: str | None = None,
-        operation: str | None = None,
-    ) -> None:
-        """Write into the feed what happened to an item in a queue, if that queue keeps it."""
-        if kind in self.queues[queue].value.settings.feed:
-            number = self.draw_number()
-            before = {FeedKind.REMOVED: item.status, FeedKind.DROPPED: item.archived_from}.get(kind)
-            self.feed.add(
-                FeedEntry(number, self.now, kind, queue, item.id, source_id, title, reason, actor, operation, before)
-            )
 
     def write_audit(
         self, actor: str, verb: str, queue: str | None, ids: tuple[ItemId, ...], count: int, note: str | None = None

@@ -16,6 +16,7 @@ from redrive.model.limits import is_remote
 from redrive.model.manual_change import ManualAction, death_text
 from redrive.model.search_terms import search_terms_of
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 from redrive.telemetry import events
@@ -110,7 +111,9 @@ def _append_ending(state: State, item: Record, entry: HistoryEntry) -> None:
     """Record the end of a delivery, after which nothing died, in the feed."""
     title = entry.note if entry.failure is None else entry.failure.title
     kind = FeedKind(entry.event.value)
-    state.append_event(kind, item.queue, item, title=title, actor=entry.actor, operation=entry.operation)
+    append_event(
+        state, kind, item.queue, item, title=title, actor=entry.actor, operation=entry.operation, failure=entry.failure
+    )
 
 
 def _apply_death(
@@ -166,7 +169,8 @@ def _apply_death(
             item.deaths.append(death)
             mark_dead(state, item)
     moved = verdict.to is not None and not elsewhere
-    state.append_event(
+    append_event(
+        state,
         FeedKind.DEAD,
         left,
         item,
@@ -175,6 +179,7 @@ def _apply_death(
         reason=verdict.reason,
         actor=entry.actor,
         operation=entry.operation,
+        failure=entry.failure,
     )
     return item.to_settled(removed=verdict.drops, moved=moved, reason=verdict.reason)
 
@@ -201,4 +206,4 @@ def append_action_event(
     state: State, action: ManualAction, kind: FeedKind, queue: str, item: Record, source_id: ItemId | None = None
 ) -> None:
     """Record a manual change in the feed of the queue in which it happened."""
-    state.append_event(kind, queue, item, source_id=source_id, actor=action.actor, operation=action.operation)
+    append_event(state, kind, queue, item, source_id=source_id, actor=action.actor, operation=action.operation)

@@ -206,6 +206,11 @@ def _add_dropped(connection: apsw.Connection, now: Instant) -> None:
     read them."""
 
 
+def _add_gates_and_breakers(connection: apsw.Connection, now: Instant) -> None:
+    for column in ("gates", "breakers"):
+        connection.execute(f"ALTER TABLE redrive_queue ADD COLUMN {column} TEXT")
+
+
 def _add_holders(connection: apsw.Connection, now: Instant) -> None:
     connection.execute("""
         CREATE TABLE redrive_holder (
@@ -229,6 +234,7 @@ MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
     _add_dead_reason_of_leases,
     _add_totals,
     _add_dropped,
+    _add_gates_and_breakers,
     _add_holders,
 )
 """The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one

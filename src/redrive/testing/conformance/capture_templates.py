@@ -132,6 +132,20 @@ class TemplateConformance(Suite):
         assert found is not None
         assert found.next_retry_at == datetime.fromtimestamp(clock.now() / 1_000_000, UTC) + timedelta(minutes=2)
 
+    def test_retry_that_is_refused_waits_as_long_as_the_server_asks_then(
+        self, templated: DeadLetterQueue, clock: FakeClock
+    ) -> None:
+        def refuse(task: Any) -> None:
+            raise HTTPStatusError(429, retry_after="600")
+
+        task = templated.enqueue("a", {}, ConnectionError("gone"))
+        templated.set_callback(refuse)
+        clock.advance("1m")
+        templated.run_due_tasks()
+        found = templated.get_task(task.task_id)
+        assert found is not None
+        assert found.next_retry_at == datetime.fromtimestamp(clock.now() / 1_000_000, UTC) + timedelta(minutes=10)
+
     def test_program_adds_a_template(self, templated: DeadLetterQueue) -> None:
         mine = FailureTemplate(
             name="billing-closed",

@@ -31,6 +31,7 @@ COMPLETE = Failure(
     signal="SIGSEGV",
     exit_code=-9,
     peak_memory=2**53 - 1,
+    retry_after=90_000_000,
 )
 """A failure in which nothing is left out."""
 

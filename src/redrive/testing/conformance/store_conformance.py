@@ -6,6 +6,9 @@ from redrive.testing.conformance.archive import ArchiveCallsConformance, Archive
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
+from redrive.testing.conformance.breaker_probes import BreakerControlConformance, ProbeConformance
+from redrive.testing.conformance.breaker_states import SetBreakersConformance
+from redrive.testing.conformance.breakers import HoldingConformance, OpeningConformance
 from redrive.testing.conformance.capture import DeadLetterQueueConformance
 from redrive.testing.conformance.capture_administration import (
     CaptureAdministrationConformance,
@@ -40,9 +43,11 @@ from redrive.testing.conformance.extend_and_release import (
     ReleaseConformance,
     UncountedReleaseConformance,
 )
+from redrive.testing.conformance.failure_entries import FailureEntriesConformance
 from redrive.testing.conformance.failures import FailConformance, HistoryConformance
 from redrive.testing.conformance.feed import FeedConformance, FeedReadingConformance
 from redrive.testing.conformance.find import FilterConformance, PageConformance
+from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.get_items import GetItemsConformance
 from redrive.testing.conformance.groups import GroupConformance, GroupCountConformance, StatsConformance
 from redrive.testing.conformance.held_verdicts import HeldVerdictConformance
@@ -121,6 +126,7 @@ from redrive.testing.conformance.registrations import (
     RegistrationPutsConformance,
 )
 from redrive.testing.conformance.replies import ReplyConformance, ReplyElsewhereConformance
+from redrive.testing.conformance.retry_after import RetryAfterConformance
 from redrive.testing.conformance.retry_archive_edit import (
     ArchiveConformance,
     EditConformance,
@@ -135,6 +141,7 @@ from redrive.testing.conformance.retry_policy import (
 )
 from redrive.testing.conformance.returned_deliveries import ReturnedDeliveryConformance
 from redrive.testing.conformance.search import SearchConformance
+from redrive.testing.conformance.shared_gates import GateWaitConformance, SharedGateConformance
 from redrive.testing.conformance.shared_stores import (
     CloseConformance,
     DurableConformance,
@@ -168,6 +175,11 @@ class StoreConformance(
     EligibilityConformance,
     LeaseByIdConformance,
     LeaseByIdRefusals,
+    GateConformance,
+    SetBreakersConformance,
+    RetryAfterGateConformance,
+    GateWaitConformance,
+    SharedGateConformance,
     LeasedDeadLetterConformance,
     LeasedDeadLetterChanges,
     LeasedDeadLetterElsewhere,
@@ -220,6 +232,7 @@ class StoreConformance(
     CaptureAdministrationConformance,
     GuardConformance,
     MethodGuardConformance,
+    RetryAfterConformance,
     TemplateConformance,
     CaptureHookConformance,
     CaptureArchiveConformance,
@@ -270,6 +283,7 @@ class StoreConformance(
     GroupConformance,
     GroupCountConformance,
     FeedConformance,
+    FailureEntriesConformance,
     FeedReadingConformance,
     BulkConformance,
     OutcomeConformance,
@@ -294,6 +308,10 @@ class StoreConformance(
     InterruptedMoveConformance,
     RedriveElsewhereConformance,
     MoveElsewhereConformance,
+    OpeningConformance,
+    HoldingConformance,
+    ProbeConformance,
+    BreakerControlConformance,
     HealthConformance,
     StuckMoveConformance,
     CloseConformance,

@@ -1,11 +1,12 @@
 -- The state of an item, the sorted sets that it is in, and entries of the feed.
 -- Defines: add_feed_entry; fetched_states, save_state, index_item; is_removed.
 
-local function add_feed_entry(kind, queue, id, title)
+-- `details` are the other fields of the entry, if it has any.
+local function add_feed_entry(kind, queue, id, details)
   if info_of(queue).f[kind] then
-    local number = allocate_number()
-    local entry = cmsgpack.pack({number = 0, at = 0, kind = kind, queue = queue, id = id, title = title})
-    redis.call('ZADD', root .. 'feed', number, digits(number) .. now_digits .. entry)
+    local number, entry = allocate_number(), details or {}
+    entry.number, entry.at, entry.kind, entry.queue, entry.id = 0, 0, kind, queue, id
+    redis.call('ZADD', root .. 'feed', number, digits(number) .. now_digits .. cmsgpack.pack(entry))
   end
 end
 

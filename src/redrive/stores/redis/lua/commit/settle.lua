@@ -63,8 +63,8 @@ local function write_history(body, state, worker, details)
   end
 end
 
--- {'retry', number, key, id, ending, version, status, delay, argument of the history entry, title or false, whether the
--- worker is gone, holders or false}
+-- {'retry', number, key, id, ending, version, status, delay, argument of the history entry, details of the feed entry,
+-- whether the worker is gone, holders or false}
 local function retry(call)
   local body, state = find_leased(call[2], call[3], false)
   if not body then
@@ -93,7 +93,7 @@ local function retry(call)
   save_state(body, state)
   index_item(body, state)
   add_count(queue, status, 1)
-  add_feed_entry(ending, queue, call[4], call[10] or nil)
+  add_feed_entry(ending, queue, call[4], call[10])
   return settled_answer(state, status, state.r)
 end
 
@@ -114,7 +114,7 @@ local function return_lease(call)
   index_item(body, state)
   add_count(state.q, 'pending', 1)
   if call[7] then
-    add_feed_entry('returned', state.q, call[4], call[7])
+    add_feed_entry('returned', state.q, call[4], {title = call[7]})
   end
   return settled_answer(state, 'pending', state.r)
 end

@@ -1,0 +1,43 @@
+"""Circuit breakers, as methods of `Broker`."""
+
+from __future__ import annotations
+
+from redrive.broker.api.base import BrokerBase
+from redrive.broker.flows import breaker_control
+from redrive.broker.flows.breakers import BreakerHook
+from redrive.model.breaker import QUEUE, BreakerStatus
+from redrive.model.duration import DurationInput
+
+
+class BreakerMethods(BrokerBase):
+    """See, open and close circuit breakers. Queues open them by the rules of their setting `breakers`."""
+
+    def list_breakers(self, queue: str | None = None) -> tuple[BreakerStatus, ...]:
+        """Breakers that are not closed, of one queue or all."""
+        return self._run(breaker_control.list_breakers(self._core, queue))
+
+    def open_breaker(
+        self,
+        queue: str,
+        kind: str = QUEUE,
+        *,
+        open_for: DurationInput | None = None,
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> BreakerStatus:
+        """Open a breaker: `queue`, an error class, or `fingerprint:` and the fingerprint of a group.
+
+        It lets a probe through after `open_for`, and closes if that succeeds. One that is open is left unchanged.
+        """
+        return self._run(breaker_control.open_by_hand(self._core, queue, kind, open_for, note, actor))
+
+    def close_breaker(self, queue: str, kind: str = QUEUE, *, note: str | None = None, actor: str | None = None) -> int:
+        """Close a breaker without waiting for a probe. Returns how many items were released."""
+        return self._run(breaker_control.close_by_hand(self._core, queue, kind, note, actor))
+
+    def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:
+        """Call a function with the feed's entry when a breaker opens or closes, in a separate thread.
+
+        This process must run the maintenance; after a restart it is not called for changes from before.
+        """
+        return breaker_control.add_hook(self._core, hook)

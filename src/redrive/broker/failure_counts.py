@@ -1,0 +1,94 @@
+"""Failures of each queue within the last hour, as a process has seen them in the feed, and how many deliveries ended.
+
+Breakers are judged by these. What is lost with the process is read again from the feed by the next one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+
+from redrive.clock import Instant
+from redrive.model.breaker import (
+    FINGERPRINT,
+    MAX_COUNTED_FAILURES,
+    MAX_FINGERPRINT_BREAKERS,
+    QUEUE,
+    BreakerRule,
+    entry_kinds,
+    rule_key,
+)
+from redrive.model.death import DeadReason
+from redrive.model.duration import HOUR
+from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.queue import Queue, QueueStats
+
+COUNTED_KINDS = (FeedKind.FAILED, FeedKind.DEAD)
+"""What in the feed may be a failure."""
+_DIED_OF_FAILURE = (DeadReason.FINAL_ERROR, DeadReason.RETRIES_EXHAUSTED, DeadReason.MAX_ATTEMPTS)
+
+
+class FailureCounts:
+    """What one process counts."""
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        """The number of the feed up to which it has read; None before the first reading."""
+        self._failures: defaultdict[str, deque[tuple[Instant, str, str]]] = defaultdict(
+            lambda: deque(maxlen=MAX_COUNTED_FAILURES)
+        )
+        self._completed: defaultdict[str, deque[tuple[Instant, int]]] = defaultdict(deque)
+        self._counts_from: dict[tuple[str, str], Instant] = {}
+        """From when failures of a kind in a queue count: those from before its breaker closed do not."""
+
+    def add(self, entry: FeedEntry) -> None:
+        """Count an entry of the feed."""
+        if entry.kind is FeedKind.BREAKER_CLOSED and entry.breaker is not None:
+            self.restart(entry.queue, entry.breaker, entry.at)
+        elif entry.error_class is None or entry.kind not in COUNTED_KINDS:
+            return
+        elif entry.kind is FeedKind.FAILED or entry.reason in _DIED_OF_FAILURE:
+            self._failures[entry.queue].append((entry.at, *entry_kinds(entry)))
+
+    def add_stats(self, stats: QueueStats) -> None:
+        """Note how many items a queue has completed until now."""
+        samples = self._completed[stats.queue]
+        samples.append((stats.at, stats.completed_total))
+        while samples[0][0] < stats.at - HOUR:
+            samples.popleft()
+
+    def restart(self, queue: str, kind: str, at: Instant) -> None:
+        """Count failures of a kind from now on only: its breaker is not closed."""
+        self._counts_from[queue, kind] = max(at, self._counts_from.get((queue, kind), at))
+
+    def openings(self, queue: Queue, now: Instant) -> Iterator[tuple[str, str]]:
+        """The kinds of breakers of a queue that open now, and why."""
+        present = {breaker.kind for breaker in queue.breakers}
+        for kind in present:
+            self.restart(queue.name, kind, now)
+        room = MAX_FINGERPRINT_BREAKERS - sum(rule_key(kind) == FINGERPRINT for kind in present)
+        for key, rule in queue.settings.breakers.items():
+            counts, ended = self._count(queue.name, key, rule, now)
+            for kind, failures in counts.most_common(room if key == FINGERPRINT else None):
+                reason = rule.opening_reason(failures, ended)
+                if reason is not None and kind not in present:
+                    yield kind, reason
+
+    def _count(self, queue: str, key: str, rule: BreakerRule, now: Instant) -> tuple[Counter[str], int]:
+        """Failures within the window by the kinds that a rule is for, and how many deliveries ended."""
+        since = Instant(now - rule.window)
+        counts: Counter[str] = Counter()
+        failed = 0
+        for at, error_class, fingerprint in reversed(self._failures[queue]):
+            if at <= since:
+                break
+            failed += 1
+            kind = {QUEUE: QUEUE, FINGERPRINT: fingerprint}.get(key, error_class)
+            if key in (QUEUE, FINGERPRINT, error_class) and at > self._counts_from.get((queue, kind), since):
+                counts[kind] += 1
+        return counts, failed + self._completed_since(queue, since)
+
+    def _completed_since(self, queue: str, since: Instant) -> int:
+        samples = self._completed[queue]
+        before = next((total for at, total in samples if at >= since), 0)
+        return samples[-1][1] - before if samples else 0
