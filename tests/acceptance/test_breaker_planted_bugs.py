@@ -81,7 +81,7 @@ def counted_probes(patch: pytest.MonkeyPatch) -> None:
 
 
 def failures_that_are_not_held(patch: pytest.MonkeyPatch) -> None:
-    for module in (core, settle, worker_session):
+    for module in (core, worker_session):
         patch.setattr(module, "held_verdict", lambda queue, verdict, failure: verdict)
 
 

@@ -10,7 +10,7 @@ from tests.unit.test_docs import python_blocks
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/breakers.md"
 SHOWN = "sqlite:///shop.db"
 PRINTED = (
-    "payments: network open since ",
+    "breaker network of payments: open since ",
     "(3 failures within 1m); 3 items waiting, next probe ",
     "4\n1 half_open\n1\n2\n6 of 10 deliveries failed within 1m\nfingerprint:",
     "['csv']\n['network', 'queue']\n",

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive import Failure
+from redrive import Failure, connect
 from redrive.broker.failure_counts import FailureCounts
 from redrive.clock import Instant
-from redrive.errors import RedriveError
+from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (
     BreakerRule,
     BreakerState,
     ProbeOutcome,
     breaker_changes,
     breaker_gate,
+    check_kind,
     open_breaker,
     parse_breaker_rules,
     probe_outcome,
@@ -33,6 +34,7 @@ from redrive.model.gate import lease_limit
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings, validate_settings
+from redrive.testing import FakeClock
 
 NOW = Instant(10 * HOUR)
 ID = ItemId("0" * 32)
@@ -129,6 +131,45 @@ def test_failures_from_before_a_closing_do_not_count() -> None:
     assert openings(counts, 3, network=BreakerRule(failures=1)) == []
     counts.add(failed(4))
     assert openings(counts, 5, network=BreakerRule(failures=1)) == ["network"]
+
+
+def test_what_is_no_longer_needed_is_forgotten() -> None:
+    counts = FailureCounts()
+    for queue in ("jobs", "gone"):
+        counts.add(msgspec.structs.replace(failed(0), queue=queue))
+        counts.restart(queue, "network", at(0))
+    counts.restart("jobs", "resource", at(-2 * 3600))
+    counts.forget({"jobs"}, at(1))
+    assert (list(counts._failures), list(counts._counts_from)) == (["jobs"], [("jobs", "network")])
+
+
+def test_breaker_that_has_closed_leaves_nothing_in_the_process() -> None:
+    clock = FakeClock()
+    with connect("memory://", clock=clock, maintenance=False) as broker:
+        broker.create_queue("jobs", breakers={"network": {}})
+        broker.create_queue("others", retry={"attempts": 2})
+        for name in ("jobs", "others"):
+            broker.put(name, 1)
+            broker.fail(broker.lease(name)[0], ConnectionError("down"))
+        broker.open_breaker("jobs", "network")
+        monitor = broker._core.breakers
+        clock.advance("1s")
+        broker.run_maintenance()
+        assert len(monitor.sweeps) == 1
+        broker.close_breaker("jobs", "network")
+        clock.advance("1s")
+        broker.run_maintenance()
+        assert monitor.sweeps == {}
+        assert list(monitor.counts._failures) == ["jobs"], "the other queue has no rule"
+
+
+def test_mistakes_are_answered_with_what_was_probably_meant() -> None:
+    with pytest.raises(InvalidSetting, match=r"not 50; 50 % is 0\.5"):
+        parse_settings({"breakers": {"queue": {"share": 50}}})
+    with pytest.raises(InvalidSetting, match=r"must be a table like \{network=\{failures=20\}\}"):
+        parse_settings({"breakers": "network"})
+    with pytest.raises(InvalidInput, match=r"'netwrk' is no kind of breaker \(did you mean network\?\)"):
+        check_kind("netwrk")
 
 
 def test_share_counts_completions_since_the_window_began() -> None:

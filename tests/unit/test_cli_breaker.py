@@ -53,6 +53,29 @@ def test_breaker_of_a_queue_is_opened_listed_and_closed(cli: Cli) -> None:
     assert len(with_broker(cli, lambda broker: broker.lease("jobs", 9))) == 2
 
 
+def test_one_that_is_open_is_not_changed_and_the_command_says_so(cli: Cli) -> None:
+    cli("breaker", "open", "jobs", "--for", "10m")
+    again = cli("breaker", "open", "jobs", "--for", "7d")
+    assert again.stdout.startswith("breaker queue of jobs is open already, and not changed: 2 items waiting")
+    assert "in 7d" not in again.stdout
+    assert "close it first: redrive breaker close jobs" in again.stderr
+
+
+def test_close_says_which_other_breakers_of_the_queue_are_open(cli: Cli) -> None:
+    cli("breaker", "open", "jobs")
+    cli("breaker", "open", "jobs", "--class", "network")
+    assert "1 other breaker of jobs not closed: redrive breaker list jobs" in cli("breaker", "close", "jobs").stderr
+    assert "other breaker" not in cli("breaker", "close", "jobs", "--class", "network").stderr
+
+
+def test_rules_of_several_breakers_are_told_apart(cli: Cli) -> None:
+    cli("queue", "update", "mails", "--set", "breakers.queue={failures=3}", "--set", "breakers.network={share=0.5}")
+    shown = cli("queue", "show", "mails").stdout
+    assert shown.startswith("mails: created ")
+    assert "  breakers  queue {failures 3, " in shown
+    assert "}, network {" in shown
+
+
 def test_breaker_of_a_class_holds_what_failed_like_that_and_releases_it(cli: Cli) -> None:
     def fail(broker: Any) -> None:
         for lease, error in zip(broker.lease("jobs", 2), (ConnectionError("down"), ValueError("bad")), strict=True):
@@ -132,7 +155,7 @@ def test_dead_groups_mark_those_whose_cause_has_a_breaker(cli: Cli) -> None:
     shown = cli("dead", "groups")
     rows = {line.split()[2]: line.split()[3] for line in shown.stdout.splitlines()[2:]}
     assert (rows["CLASS"], rows["network"], rows["validation"] != "open") == ("BREAKER", "open", True)
-    assert "breaker jobs: network open since " in shown.stderr
+    assert "breaker network of jobs: open since " in shown.stderr
     cli("breaker", "close", "jobs", "--class", "network")
     with_broker(cli, lambda broker: broker.open_breaker("mails", _kind_of(broker, "validation")))
     marked = {each["error_class"]: each["breakers"] for each in cli.json("dead", "groups")["groups"]}
@@ -154,7 +177,7 @@ def test_queue_list_show_and_doctor_show_an_open_breaker(cli: Cli) -> None:
     }
     assert told == {"jobs": ["queue"], "mails": [], "morgue-of-jobs": []}
     shown = cli("queue", "show", "jobs")
-    assert "breaker jobs: queue open since " in shown.stdout
+    assert "breaker queue of jobs: open since " in shown.stdout
     assert "(mail server moves); 2 items waiting, next probe " in shown.stdout
     assert "redrive breaker close jobs" in shown.stderr
     (breaker,) = cli.json("queue", "show", "jobs")["stats"]["breakers"]

@@ -7,7 +7,6 @@ import pytest
 from redrive.clock import Instant
 from redrive.errors import QueueGated
 from redrive.model.gate import (
-    LONGEST_RETRY_AFTER,
     RETRY_AFTER_GATE,
     Gate,
     Gates,
@@ -20,6 +19,7 @@ from redrive.model.gate import (
     shut_gate,
 )
 from redrive.model.ids import ItemId
+from redrive.model.retry_after import MAX_RETRY_AFTER
 
 NOW = Instant(1_000)
 LATER = Instant(2_000)
@@ -64,7 +64,7 @@ def test_gate_is_replaced_by_its_name() -> None:
     [
         (None, 0, 1_500, 1_500),
         (None, 0, 1_000, None),  # now is not in the future
-        (None, 0, 10**18, NOW + LONGEST_RETRY_AFTER),
+        (None, 0, 10**18, NOW + MAX_RETRY_AFTER),
         (1_500, 0, 1_200, 1_500),  # closed for longer already
         (1_500, 0, 1_800, 1_800),
         (900, 800, 1_500, 900),  # leased before the gate opened again

@@ -82,6 +82,24 @@ def test_next_try_is_told_as_the_log_tells_time(broker: Broker, app: App, caplog
     assert "retry_at=2" in caplog.text
 
 
+def test_failure_that_is_not_counted_is_no_failed_item(
+    broker: Broker, app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    class TooManyRequests(Exception):
+        retry_after = 3600
+
+    @app.queue("calls", retry={"attempts": 3}, retry_after="gate").task
+    def send() -> None:
+        raise TooManyRequests
+
+    send.put()
+    Worker(app).run(until_idle=True)
+    returned = told(caplog, "item_returned")
+    assert returned["attempts"] == 0
+    assert "retry_at" not in returned, "it waits for the gate of its queue"
+    assert "item_failed" not in caplog.text
+
+
 def test_worker_of_an_app_without_tasks_does_not_begin(broker: Broker, app: App) -> None:
     receipt = broker.put("emails", {"to": "ann"}, headers={"task": "send"})
     with pytest.raises(InvalidInput, match="the app has no task"):

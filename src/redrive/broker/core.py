@@ -162,7 +162,10 @@ class Core:
         return held_verdict(queue, verdict, failure) if outcome_kind is OutcomeKind.FAILED else verdict
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
-        """A verdict that the program brought; a death that names no queue goes where the queue's dead go."""
+        """A verdict that the program brought; a death that names no queue goes where the queue's dead go.
+
+        A retry waits for the open breakers of its kind, as one that is judged.
+        """
         if verdict is None:
             return None
         with checking_input("verdict"):
@@ -171,7 +174,7 @@ class Core:
             brought = msgspec.structs.replace(brought, to=self.address("queue", brought.to))
         if isinstance(brought, Dead) and brought.to is None and not brought.drop:
             return dead_verdict(queue.settings, brought.reason, failure)
-        return brought
+        return held_verdict(queue, brought, failure)
 
     def address(self, what: str, address: str) -> str:
         """An address as the store is given it: its own queues by name alone. Raises where the store is not known."""

@@ -6,7 +6,7 @@ Breakers are judged by these. What is lost with the process is read again from t
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from redrive.clock import Instant
 from redrive.model.breaker import (
@@ -57,8 +57,17 @@ class FailureCounts:
         while samples[0][0] < stats.at - HOUR:
             samples.popleft()
 
+    def forget(self, queues: Collection[str], now: Instant) -> None:
+        """Keep only what is about these queues, and no start that is older than every window."""
+        for by_queue in (self._failures, self._completed):
+            for queue in by_queue.keys() - queues:
+                del by_queue[queue]
+        self._counts_from = {
+            (queue, kind): at for (queue, kind), at in self._counts_from.items() if queue in queues and at > now - HOUR
+        }
+
     def restart(self, queue: str, kind: str, at: Instant) -> None:
-        """Count failures of a kind from now on only: its breaker is not closed."""
+        """Count failures of a kind from that instant on only: until then its breaker was not closed."""
         self._counts_from[queue, kind] = max(at, self._counts_from.get((queue, kind), at))
 
     def openings(self, queue: Queue, now: Instant) -> Iterator[tuple[str, str]]:

@@ -50,8 +50,13 @@ def changed_settings(settings: QueueSettings) -> dict[str, Any]:
 def setting_text(value: Any) -> str:
     """The value of a setting in a line."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {setting_text(each)}" for key, each in value.items())
+        return ", ".join(f"{key} {_table_text(each)}" for key, each in value.items()) or "none"
     return ", ".join(map(setting_text, value)) or "none" if isinstance(value, list | tuple) else str(value)
+
+
+def _table_text(value: Any) -> str:
+    """A value in a table: one that is a table itself shows where it ends."""
+    return f"{{{setting_text(value)}}}" if isinstance(value, dict) else setting_text(value)
 
 
 ID_DIGITS = 8

@@ -168,8 +168,9 @@ class BreakerStatus(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         waits = f"{pluralize(self.waiting, 'item')} waiting" if self.waiting else "nothing waits"
         probe = f", next probe {format_instant(self.next_probe_at)}" if self.state is BreakerState.OPEN else ""
+        state = self.state.replace("_", "-")
         return (
-            f"{self.queue}: {self.kind} {self.state} since {format_instant(self.opened_at)} ({self.reason}); "
+            f"breaker {self.kind} of {self.queue}: {state} since {format_instant(self.opened_at)} ({self.reason}); "
             f"{waits}{probe}"
         )
 
@@ -206,8 +207,9 @@ def check_kind(kind: object) -> str:
         text = exact_str(kind) if isinstance(kind, str) else ""
     if (text in RULE_KEYS and text != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(text):
         return text
-    kinds = ", ".join(key for key in RULE_KEYS if key != FINGERPRINT)
-    raise InvalidInput(f"{short_repr(kind, 60)} is no kind of breaker; there are {kinds} and {FINGERPRINT}:DIGITS")
+    kinds = tuple(key for key in RULE_KEYS if key != FINGERPRINT)
+    meant = f"{suggest(text, kinds, {})}; there are {', '.join(kinds)} and {FINGERPRINT}:DIGITS"
+    raise InvalidInput(f"{short_repr(kind, 60)} is no kind of breaker{meant}")
 
 
 def open_breaker(
@@ -280,7 +282,9 @@ def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
 def parse_breaker_rules(name: str, value: Any) -> dict[str, BreakerRule]:
     """The breakers of a queue from what a person wrote: a table from `queue`, `fingerprint` or a class to a rule."""
     if not isinstance(value, Mapping):
-        raise InvalidSetting(name, f"must be a table from {', '.join(RULE_KEYS)} to rules")
+        raise InvalidSetting(
+            name, f"must be a table like {{network={{failures=20}}}}; kinds are {', '.join(RULE_KEYS)}"
+        )
     return {_rule_key(name, key): _parse_rule(f"{name}.{key}", rule) for key, rule in value.items()}
 
 
@@ -332,7 +336,8 @@ def _duration(largest: Duration) -> Any:
 
 def _share(name: str, value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= 1:
-        raise InvalidSetting(name, f"must be a number above 0 and up to 1, not {short_repr(value, 40)}")
+        percent = "; 50 % is 0.5" if type(value) in (int, float) and 1 < value <= 100 else ""
+        raise InvalidSetting(name, f"must be a number above 0 and up to 1, not {short_repr(value, 40)}{percent}")
     return float(value)
 
 

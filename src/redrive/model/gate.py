@@ -10,15 +10,13 @@ from collections.abc import Sequence
 import msgspec
 
 from redrive.clock import Instant
-from redrive.model.duration import HOUR
 from redrive.model.ids import ItemId
+from redrive.model.retry_after import MAX_RETRY_AFTER
 
 BREAKER_GATE = "breaker"
 """The gate of a queue's breaker."""
 RETRY_AFTER_GATE = "retry_after"
 """The gate that a Retry-After closes."""
-LONGEST_RETRY_AFTER = HOUR
-"""A Retry-After closes the gate for this long at most."""
 
 
 class Gate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,7 +84,7 @@ def close_for_retry_after(gates: Gates, until: Instant, leased_at: Instant, now:
 
     It is ignored if the gate has opened again since the lease: the answer is from before that.
     """
-    until = min(until, Instant(now + LONGEST_RETRY_AFTER))
+    until = min(until, Instant(now + MAX_RETRY_AFTER))
     present = gate_named(gates, RETRY_AFTER_GATE)
     if until <= now or (present is not None and (until <= present.until or leased_at < present.until <= now)):
         return gates

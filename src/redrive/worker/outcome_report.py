@@ -9,7 +9,7 @@ import queue
 import threading
 from datetime import UTC, datetime
 
-from redrive.broker.worker_session import Lost, Outcome, Released
+from redrive.broker.worker_session import Failed, Lost, Outcome, Released
 from redrive.clock import Instant
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
@@ -27,16 +27,20 @@ _log = events.logger("redrive.worker")
 def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO_RULES) -> None:
     """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
     failure = getattr(end, "failure", None)
-    is_lost, is_released = isinstance(end, Lost), isinstance(end, Released)
+    # A probe of a breaker, or refused with Retry-After: it waits for more than a time.
+    is_uncounted = isinstance(end, Failed) and settled.counters.failures == lease.counters.failures
     event = (
         "item_dead"
         if settled.dead_reason is not None
         else "item_lost"
-        if is_lost
+        if isinstance(end, Lost)
         else "item_released"
-        if is_released
+        if isinstance(end, Released)
+        else "item_returned"
+        if is_uncounted
         else "item_failed"
     )
+    is_due_by_time = settled.status in (Status.FAILED, Status.PENDING) and not is_uncounted
     _log.warning(
         event,
         item=lease.id,
@@ -45,7 +49,7 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
         error=None if failure is None else redactor_by(rules).text(failure.title),
         attempts=settled.counters.attempts,
         reason=settled.dead_reason,
-        retry_at=_written(settled.ready_at) if settled.status in (Status.FAILED, Status.PENDING) else None,
+        retry_at=_written(settled.ready_at) if is_due_by_time else None,
     )
 
 

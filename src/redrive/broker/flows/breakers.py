@@ -70,6 +70,12 @@ class BreakerMonitor:
         """By queue, kind and opening."""
         self.hooks: list[BreakerHook] = []
 
+    def forget(self, guarded: Sequence[Queue], now: Instant) -> None:
+        """Forget what is about other queues, and about breakers that have closed."""
+        self.counts.forget({queue.name for queue in guarded}, now)
+        present = {(queue.name, each.kind, each.opened_at) for queue in guarded for each in queue.breakers}
+        self.sweeps = {key: sweep for key, sweep in self.sweeps.items() if key in present}
+
     def call_hooks(self, change: FeedEntry) -> None:
         """Call the program's functions, in separate threads: the maintenance waits for none of them."""
         for hook in self.hooks:
@@ -90,7 +96,7 @@ class Sweep:
         self.statuses = list(WAITING_STATUSES)
         self.cursor: str | None = None
 
-    def turn(self, cursor: str | None) -> None:
+    def advance(self, cursor: str | None) -> None:
         """Go on with the next page, or the next status."""
         self.cursor = cursor
         if cursor is None:
@@ -108,11 +114,12 @@ def step(core: Core) -> Flow[int]:
     if not guarded:
         monitor.counts, monitor.sweeps = FailureCounts(), {}
         return 0
+    monitor.forget(guarded, now)
     yield from _read_feed(monitor)
     yield from _read_completions(monitor.counts, guarded)
     changed = 0
     for queue in guarded:
-        changed += yield from _step(core, queue)
+        changed += yield from _step_queue(core, queue)
     if changed >= MAINTENANCE_BATCH:
         monitor.judged_at = None  # there is probably more to hold or release
     return changed
@@ -147,7 +154,7 @@ def _read_completions(counts: FailureCounts, queues: Iterable[Queue]) -> Flow[No
             counts.add_stats(stats)
 
 
-def _step(core: Core, queue: Queue) -> Flow[int]:
+def _step_queue(core: Core, queue: Queue) -> Flow[int]:
     """Advance the breakers of one queue, open others, and do what follows from their states."""
     now = core.clock.now()
     gate = queue_gate(queue)
@@ -222,20 +229,20 @@ def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> F
         return breaker, gate
     leased = () if gate is None else gate.leased
     outcomes = yield from _outcomes(breaker, breaker.probes if breaker.holds else leased)
-    running = _with(outcomes, ProbeOutcome.RUNNING)
+    running = _ids_with(outcomes, ProbeOutcome.RUNNING)
     if ProbeOutcome.FAILED in outcomes.values():
         breaker = reopen(breaker, now, running if breaker.holds else ())
         return breaker, gate if breaker.holds else breaker_gate(breaker, rule, running)
-    if len(_with(outcomes, ProbeOutcome.PASSED)) >= rule.probes:
+    if len(_ids_with(outcomes, ProbeOutcome.PASSED)) >= rule.probes:
         return close(breaker, gate)
     if not breaker.holds:  # the allowance of a probe that no worker has is given again
-        return breaker, breaker_gate(breaker, rule, _with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING))
-    kept = _with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING, ProbeOutcome.WAITING)
+        return breaker, breaker_gate(breaker, rule, _ids_with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING))
+    kept = _ids_with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING, ProbeOutcome.WAITING)
     chosen = yield from _choose(queue, breaker, rule.probes - len(kept))
     if chosen:
         mark = core.breakers.counts.position or 0
         return msgspec.structs.replace(breaker, probes=(*kept, *chosen), probing_since=now, mark=mark), gate
-    if len(_with(outcomes, ProbeOutcome.PASSED)) == len(kept):
+    if len(_ids_with(outcomes, ProbeOutcome.PASSED)) == len(kept):
         return close(breaker, gate)  # nothing waits for it
     return breaker, gate
 
@@ -249,7 +256,7 @@ def _outcomes(breaker: Breaker, probes: tuple[ItemId, ...]) -> Flow[dict[ItemId,
     outcomes: dict[ItemId, ProbeOutcome] = {}
     items = yield from _items(probes)
     for id, item in zip(probes, items, strict=True):
-        outcomes[id] = (yield from _last_words(breaker, id)) if item is None else probe_outcome(breaker, item)
+        outcomes[id] = (yield from _removed_outcome(breaker, id)) if item is None else probe_outcome(breaker, item)
     return outcomes
 
 
@@ -260,7 +267,7 @@ def _items(ids: tuple[ItemId, ...]) -> Flow[list[Item | None]]:
     return found
 
 
-def _last_words(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
+def _removed_outcome(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
     """A probe that is gone was completed, unless the feed has another end of it."""
     after = breaker.mark
     while True:
@@ -274,7 +281,7 @@ def _last_words(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
         after = page.last
 
 
-def _with(outcomes: dict[ItemId, ProbeOutcome], *wanted: ProbeOutcome) -> tuple[ItemId, ...]:
+def _ids_with(outcomes: dict[ItemId, ProbeOutcome], *wanted: ProbeOutcome) -> tuple[ItemId, ...]:
     return tuple(id for id, outcome in outcomes.items() if outcome in wanted)
 
 
@@ -293,22 +300,29 @@ def enforce(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
     """Do what follows from the state of a breaker that holds items. Returns how many items were held or released."""
     if not breaker.holds:
         return 0
-    holder = breaker.holder(queue.name)
     if breaker.is_closing:
-        released: int = yield from commit_call(Unhold(holder))
-        if released < MAINTENANCE_BATCH:
-            others = [each for each in queue.breakers if each.kind != breaker.kind]
-            yield from change_breakers(core, queue, others, queue_gate(queue))
-        return released
-    released = 0
-    if breaker.probes:
-        held = [
-            item.id
-            for item in (yield from _items(breaker.probes))
-            if item and holder in item.held_by and probe_outcome(breaker, item) is ProbeOutcome.WAITING
-        ]
-        released = (yield from commit_call(Unhold(holder, tuple(held)))) if held else 0
-    return released + (yield from _sweep(core, queue, breaker))
+        return (yield from _release_all(core, queue, breaker))
+    return (yield from _release_probes(queue, breaker)) + (yield from _sweep(core, queue, breaker))
+
+
+def _release_all(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
+    """Release what a closing breaker holds. It is closed once nothing is left."""
+    released: int = yield from commit_call(Unhold(breaker.holder(queue.name)))
+    if released < MAINTENANCE_BATCH:
+        others = [each for each in queue.breakers if each.kind != breaker.kind]
+        yield from change_breakers(core, queue, others, queue_gate(queue))
+    return released
+
+
+def _release_probes(queue: Queue, breaker: Breaker) -> Flow[int]:
+    holder = breaker.holder(queue.name)
+    held = tuple(
+        item.id
+        for item in (yield from _items(breaker.probes))
+        if item and holder in item.held_by and probe_outcome(breaker, item) is ProbeOutcome.WAITING
+    )
+    released: int = (yield from commit_call(Unhold(holder, held))) if held else 0
+    return released
 
 
 def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
@@ -332,5 +346,5 @@ def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
             if isinstance(result, StaleSettings):
                 break
             held += result
-        sweep.turn(page.cursor)
+        sweep.advance(page.cursor)
     return held

@@ -15,8 +15,8 @@ from redrive.model.queue import Queue
 from redrive.model.text import join_lines, pluralize
 from redrive.store import Durability, Store
 
-BREAKER_WARNING = "A circuit breaker is not closed"
-"""The start of the sentence about each that is open, half-open or closing."""
+BREAKER_WARNING = "Circuit breaker "
+"""The start of the sentence about one that is open, half-open or closing."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
             first = yield from breaker_status(core, queue, min(queue.breakers, key=lambda each: each.opened_at))
             others = len(queue.breakers) - 1
             more = f"; {pluralize(others, 'other breaker')} of this queue too" if others else ""
-            warnings.append(f"{BREAKER_WARNING}: {first}{more}")
+            warnings.append(f"{BREAKER_WARNING}{str(first).removeprefix('breaker ')}{more}")
     return tuple(warnings)
 
 

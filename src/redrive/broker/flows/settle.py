@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from redrive.broker.flow import Flow, TimedCommit, commit_call, raise_if_refused, run_query
-from redrive.broker.flows.breaker_verdicts import held_verdict, uncounted_return
+from redrive.broker.flows.breaker_verdicts import uncounted_return
 from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
 from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
@@ -230,20 +230,15 @@ def _settle(
         if outcome_kind is OutcomeKind.FAILED and failure is not None and verdict is None:
             call = uncounted_return(queue, lease, failure, core.clock.now())
         if call is None:
-            brought = core.route_verdict(queue, verdict, failure)
-            judged = (
-                held_verdict(queue, brought, failure)
-                if brought
-                else core.judge(
-                    queue,
-                    outcome_kind,
-                    counters,
-                    failure=failure,
-                    overrides=lease.overrides,
-                    expired=expired,
-                    delay=delay,
-                    dead_reason=lease.dead_reason,
-                )
+            judged = core.route_verdict(queue, verdict, failure) or core.judge(
+                queue,
+                outcome_kind,
+                counters,
+                failure=failure,
+                overrides=lease.overrides,
+                expired=expired,
+                delay=delay,
+                dead_reason=lease.dead_reason,
             )
             call = Settle(
                 lease.token, outcome_kind, judged, queue.version, failure, note, at_once, is_counted=is_counted

@@ -122,16 +122,15 @@ def open_(queue: str, error_class: str | None, fingerprint: str | None, open_for
     """
     with open_target() as broker:
         kind = _kind(error_class, fingerprint, lambda typed: _group(broker, typed))
+        was_open = kind in [each.kind for each in broker.list_breakers(queue) if each.state is not BreakerState.CLOSING]
         opened = broker.open_breaker(queue, kind, open_for=open_for, note=note)
     if as_json():
         print_json(opened)
         return
     waits = "nothing waits for it" if not opened.waiting else f"{pluralize(opened.waiting, 'item')} waiting"
-    print_line(
-        f"breaker {short_kind(kind)} of {queue} is {opened.state.value.replace('_', '-')}: {waits}, "
-        f"next probe {ago(opened.next_probe_at)}"
-    )
-    print_note(f"Close it: {close_command(opened)}")
+    state = f"{opened.state.value.replace('_', '-')}{' already, and not changed' if was_open else ''}"
+    print_line(f"breaker {short_kind(kind)} of {queue} is {state}: {waits}, next probe {ago(opened.next_probe_at)}")
+    print_note(f"{'To open it for another time, close it first' if was_open else 'Close it'}: {close_command(opened)}")
 
 
 @breaker.command("close", cls=StoreCommand)
@@ -143,11 +142,16 @@ def close(queue: str, error_class: str | None, fingerprint: str | None, note: st
     with open_target() as broker:
         kind = _kind(error_class, fingerprint, lambda typed: _open_fingerprint(broker, queue, typed))
         released = broker.close_breaker(queue, kind, note=note)
+        others = len(broker.list_breakers(queue))
     if as_json():
         print_json({"queue": queue, "kind": kind, "released": released})
         return
     rest = "" if kind == QUEUE else f", {pluralize(released, 'item')} released"
     print_line(f"breaker {short_kind(kind)} of {queue} is closed{rest}")
+    if others:
+        print_note(
+            f"{pluralize(others, 'other breaker')} of {queue} not closed: {command_line(f'breaker list {queue}')}"
+        )
 
 
 def _kind(error_class: str | None, fingerprint: str | None, whole: Callable[[str], str]) -> str:

@@ -217,7 +217,10 @@ def _worker_row(found: Config, name: str) -> tuple[object, ...]:
 def _shown(value: Any) -> str:
     match value:
         case dict():
-            return ", ".join(f"{key} = {_shown(each)}" for key, each in value.items())
+            parts = {
+                key: f"{{{_shown(each)}}}" if isinstance(each, dict) else _shown(each) for key, each in value.items()
+            }
+            return ", ".join(f"{key} = {part}" for key, part in parts.items()) or "none"
         case list():
             return f"[{', '.join(map(_shown, value))}]"
         case bool():

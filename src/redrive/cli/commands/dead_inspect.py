@@ -79,7 +79,7 @@ def _print_groups(groups: Sequence[Group], breakers: Mapping[str, Sequence[Break
     table(_MARKED_GROUPS, rows, coloured="breaker", least=_LEAST)
     print_note("")
     for status in dict.fromkeys(each for open_ones in breakers.values() for each in open_ones):
-        print_note(f"breaker {status}")
+        print_note(f"{status}")
 
 
 def _row(group: Group) -> tuple[object, ...]:

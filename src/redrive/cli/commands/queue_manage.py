@@ -173,11 +173,8 @@ def show(queue: str) -> None:
         told = {"stats": _with_breakers(stats, breakers), "workers": workers, "external": listing}
         print_json({**to_json_value(found), **told})
         return
-    state = "paused" if found.paused else "open"
-    print_line(
-        f"{found.name}: {state}{', a dead queue' if found.is_dead_queue else ''}, since "
-        f"{format_instant(found.created_at)}"
-    )
+    states = [*(["paused"] if found.paused else ()), *(["a dead queue"] if found.is_dead_queue else ())]
+    print_line(f"{found.name}: {', '.join([*states, f'created {format_instant(found.created_at)}'])}")
     print_line(f"{stats}")
     _print_gates(found, breakers)
     settings = changed_settings(found.settings)
@@ -197,7 +194,7 @@ def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
     if (until := _retry_after(queue)) is not None:
         print_line(f"gives no leases until {_when(until)}: a Retry-After asked for it")
     for each in breakers:
-        print_line(escape_line(f"breaker {each}"))
+        print_line(escape_line(str(each)))
     if breakers:
         print_note(f"Close it: {close_command(breakers[0])}")
 

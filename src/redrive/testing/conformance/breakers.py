@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker, Failure
+from redrive import Broker, Failure, RetryVerdict
 from redrive.errors import InvalidSetting, QueueNotFound
 from redrive.model.breaker import BreakerState, BreakerStatus
 from redrive.model.duration import SECOND
@@ -211,8 +211,9 @@ class HoldingConformance(Suite):
     def test_captured_failure_is_held(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={})
         break_down(broker, clock)
-        receipt = broker.put_failed("jobs", "outside", DOWN)
-        assert broker.get(receipt.id).held_by == ("breaker:jobs:network",)
+        for verdict in (None, RetryVerdict()):
+            receipt = broker.put_failed("jobs", "outside", DOWN, verdict=verdict)
+            assert broker.get(receipt.id).held_by == ("breaker:jobs:network",)
 
     def test_item_waits_for_all_of_its_breakers(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={}, fingerprint={})
