@@ -7,6 +7,7 @@ each change. What follows from a state (holds, releases) is done by any process 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ class BreakerMonitor:
         self.counts = FailureCounts()
         self.judged_at: Instant | None = None
         self.sweeps: dict[tuple[str, str, Instant], Sweep] = {}
-        """By queue, kind and opening."""
+        """By queue, kind and opening. Breakers that opened together share one."""
         self.hooks: list[BreakerHook] = []
 
     def call_hooks(self, change: FeedEntry) -> None:
@@ -87,14 +88,18 @@ class Sweep:
     """The search for items that failed before a breaker opened: failed ones, then pending ones, page by page."""
 
     def __init__(self) -> None:
-        self.statuses = list(WAITING_STATUSES)
-        self.cursor: str | None = None
+        self.place: tuple[Status, str | None] | None = (WAITING_STATUSES[-1], None)
+        """The status and the cursor of the next page. None: all is found."""
 
-    def turn(self, cursor: str | None) -> None:
-        """Go on with the next page, or the next status."""
-        self.cursor = cursor
-        if cursor is None:
-            self.statuses.pop()
+    def turn(self, place: tuple[Status, str | None], cursor: str | None) -> None:
+        """Go on after the page at that place, unless another thread has: an operator's, beside the maintenance."""
+        if self.place is not place:
+            return
+        left = WAITING_STATUSES[: WAITING_STATUSES.index(place[0])]
+        if cursor is not None:
+            self.place = (place[0], cursor)
+        else:
+            self.place = (left[-1], None) if left else None
 
 
 def step(core: Core) -> Flow[int]:
@@ -108,6 +113,8 @@ def step(core: Core) -> Flow[int]:
     if not guarded:
         monitor.counts, monitor.sweeps = FailureCounts(), {}
         return 0
+    present = {(queue.name, breaker.kind, breaker.opened_at) for queue in guarded for breaker in queue.breakers}
+    monitor.sweeps = {opening: sweep for opening, sweep in monitor.sweeps.items() if opening in present}
     yield from _read_feed(monitor)
     yield from _read_completions(monitor.counts, guarded)
     changed = 0
@@ -163,10 +170,7 @@ def _step(core: Core, queue: Queue) -> Flow[int]:
     changed = yield from change_breakers(core, queue, breakers, gate)
     if changed is None:
         return 0  # another process was first
-    count = 0
-    for breaker in changed.breakers:
-        count += yield from enforce(core, changed, breaker)
-    return count
+    return (yield from enforce(core, changed, changed.breakers))
 
 
 def rule_for(queue: Queue, kind: str) -> BreakerRule:
@@ -221,7 +225,7 @@ def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> F
     if breaker.state(now) is not BreakerState.HALF_OPEN:
         return breaker, gate
     leased = () if gate is None else gate.leased
-    outcomes = yield from _outcomes(breaker, breaker.probes if breaker.holds else leased)
+    outcomes = yield from _outcomes(queue, breaker, breaker.probes if breaker.holds else leased)
     running = _with(outcomes, ProbeOutcome.RUNNING)
     if ProbeOutcome.FAILED in outcomes.values():
         breaker = reopen(breaker, now, running if breaker.holds else ())
@@ -245,12 +249,24 @@ def close(breaker: Breaker, gate: Gate | None) -> tuple[Breaker | None, Gate | N
     return (msgspec.structs.replace(breaker, is_closing=True, probes=()), gate) if breaker.holds else (None, None)
 
 
-def _outcomes(breaker: Breaker, probes: tuple[ItemId, ...]) -> Flow[dict[ItemId, ProbeOutcome]]:
+def _outcomes(queue: Queue, breaker: Breaker, probes: tuple[ItemId, ...]) -> Flow[dict[ItemId, ProbeOutcome]]:
     outcomes: dict[ItemId, ProbeOutcome] = {}
     items = yield from _items(probes)
     for id, item in zip(probes, items, strict=True):
-        outcomes[id] = (yield from _last_words(breaker, id)) if item is None else probe_outcome(breaker, item)
+        if item is None:
+            outcomes[id] = yield from _last_words(breaker, id)
+        else:
+            outcome = probe_outcome(breaker, item)
+            is_lost = outcome is ProbeOutcome.WAITING and not _can_be_probe(queue, item)
+            outcomes[id] = ProbeOutcome.GONE if is_lost else outcome
     return outcomes
+
+
+def _can_be_probe(queue: Queue, item: Item) -> bool:
+    """Whether nothing but breakers keeps an item from being leased from this queue: a person may never release it."""
+    return item.queue == queue.name and {breaker.holder(queue.name) for breaker in queue.breakers}.issuperset(
+        item.held_by
+    )
 
 
 def _items(ids: tuple[ItemId, ...]) -> Flow[list[Item | None]]:
@@ -279,48 +295,91 @@ def _with(outcomes: dict[ItemId, ProbeOutcome], *wanted: ProbeOutcome) -> tuple[
 
 
 def _choose(queue: Queue, breaker: Breaker, count: int) -> Flow[tuple[ItemId, ...]]:
-    """Items to be released as probes: of those that have waited longest, the ones that are due first."""
+    """Items to be released as probes: those for which the fewest other breakers wait, then those that are due first.
+
+    So two breakers that hold the same items choose the same probe, and do not wait for each other.
+    """
     found: list[Item] = []
     for status in WAITING_STATUSES if count > 0 else ():
         where = Filter(queue=queue.name, status=status, held_by=breaker.holder(queue.name))
-        page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE))
-        found += page.items
-    found.sort(key=lambda item: item.ready_at or item.put_at)
+        found += yield from _find_probes(queue, where, count)
+    others = {each.holder(queue.name): each.probes for each in queue.breakers if each.kind != breaker.kind}
+    found.sort(
+        key=lambda item: (
+            sum(name in others and item.id not in others[name] for name in item.held_by),
+            item.ready_at or item.put_at,
+            item.id,
+        )
+    )
     return tuple(item.id for item in found[:count])
 
 
-def enforce(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
-    """Do what follows from the state of a breaker that holds items. Returns how many items were held or released."""
-    if not breaker.holds:
+def _find_probes(queue: Queue, where: Filter, count: int) -> Flow[list[Item]]:
+    found: list[Item] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, cursor))
+        found += (item for item in page.items if _can_be_probe(queue, item))
+        cursor = page.cursor
+        if cursor is None or len(found) >= count:
+            break
+    return found
+
+
+def enforce(core: Core, queue: Queue, breakers: Iterable[Breaker]) -> Flow[int]:
+    """Do what follows from the states of these breakers. Returns how many items were held or released."""
+    count, done = 0, set[str]()
+    holding = [breaker for breaker in breakers if breaker.holds and not breaker.is_closing]
+    for breaker in holding:
+        count += yield from _release_probes(core, queue, breaker)
+    count += yield from _sweep(core, queue, holding)
+    for breaker in (each for each in breakers if each.is_closing):
+        released: int = yield from commit_call(Unhold(breaker.holder(queue.name)))
+        count += released
+        if released < MAINTENANCE_BATCH:
+            done.add(breaker.kind)
+    others = [each for each in queue.breakers if each.kind not in done]
+    yield from change_breakers(core, queue, others, queue_gate(queue))
+    return count
+
+
+def _release_probes(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
+    if breaker.state(core.clock.now()) is not BreakerState.HALF_OPEN:
         return 0
     holder = breaker.holder(queue.name)
-    if breaker.is_closing:
-        released: int = yield from commit_call(Unhold(holder))
-        if released < MAINTENANCE_BATCH:
-            others = [each for each in queue.breakers if each.kind != breaker.kind]
-            yield from change_breakers(core, queue, others, queue_gate(queue))
-        return released
-    released = 0
-    if breaker.probes:
-        held = [
-            item.id
-            for item in (yield from _items(breaker.probes))
-            if item and holder in item.held_by and probe_outcome(breaker, item) is ProbeOutcome.WAITING
-        ]
-        released = (yield from commit_call(Unhold(holder, tuple(held)))) if held else 0
-    return released + (yield from _sweep(core, queue, breaker))
+    held = tuple(
+        item.id
+        for item in (yield from _items(breaker.probes))
+        if item and holder in item.held_by and probe_outcome(breaker, item) is ProbeOutcome.WAITING
+    )
+    return (yield from commit_call(Unhold(holder, held))) if held else 0
 
 
-def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
-    """Hold items whose last failure is of the breaker's kind. Each process searches for them once after an opening."""
-    sweep = core.breakers.sweeps.setdefault((queue.name, breaker.kind, breaker.opened_at), Sweep())
-    holder, held = breaker.holder(queue.name), 0
-    for _ in range(_PAGES):
-        if not sweep.statuses:
-            break
-        status = sweep.statuses[-1]
-        where = Filter(queue=queue.name, status=status, min_attempts=1 if status is Status.PENDING else None)
-        page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, sweep.cursor))
+def _sweep(core: Core, queue: Queue, breakers: Sequence[Breaker]) -> Flow[int]:
+    """Hold items whose last failure is of a breaker's kind. Each process searches for them once after an opening."""
+    sweeps, fresh = core.breakers.sweeps, Sweep()
+    by_sweep: defaultdict[Sweep, list[Breaker]] = defaultdict(list)
+    for breaker in breakers:
+        by_sweep[sweeps.setdefault((queue.name, breaker.kind, breaker.opened_at), fresh)].append(breaker)
+    held = 0
+    for sweep, opened in by_sweep.items():
+        for _ in range(_PAGES):
+            found = yield from _hold_page(queue, opened, sweep)
+            if found is None:
+                break
+            held += found
+    return held
+
+
+def _hold_page(queue: Queue, breakers: Sequence[Breaker], sweep: Sweep) -> Flow[int | None]:
+    """Hold what waits for these breakers on the next page. None: there is none, or the queue has changed since."""
+    if (place := sweep.place) is None:
+        return None
+    (status, cursor), held = place, 0
+    where = Filter(queue=queue.name, status=status, min_attempts=1 if status is Status.PENDING else None)
+    page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, cursor))
+    for breaker in breakers:
+        holder = breaker.holder(queue.name)
         ids = tuple(
             item.id
             for item in page.items
@@ -330,7 +389,7 @@ def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
             call = Hold(ids, holder, lasting=True, queue_version=(queue.name, queue.version))
             result: int | StaleSettings = yield from commit_call(call)
             if isinstance(result, StaleSettings):
-                break
+                return None
             held += result
-        sweep.turn(page.cursor)
+    sweep.turn(place, page.cursor)
     return held
