@@ -6,6 +6,7 @@ from redrive.testing.conformance.archive import ArchiveCallsConformance, Archive
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
+from redrive.testing.conformance.blocked_probes import BlockedProbeConformance
 from redrive.testing.conformance.breaker_probes import BreakerControlConformance, ProbeConformance
 from redrive.testing.conformance.breaker_states import SetBreakersConformance
 from redrive.testing.conformance.breakers import HoldingConformance, OpeningConformance
@@ -313,6 +314,7 @@ class StoreConformance(
     OpeningConformance,
     HoldingConformance,
     ProbeConformance,
+    BlockedProbeConformance,
     BreakerControlConformance,
     HealthConformance,
     StuckMoveConformance,
