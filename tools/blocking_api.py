@@ -21,7 +21,7 @@ RULES = (
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync_(?=broker|mailbox|message|dead)", ""),
-    (r"\b(connect|finish|invoke|run_blocking)_async\b", r"\1"),
+    (r"\b(connect|invoke|run_blocking)_async\b", r"\1"),
     (r"\ban (?=`?(?:Broker|Mailbox|Message|DeadLetterQueue)\b)", "a "),
     (r", on an event loop\.", "."),
 )

@@ -161,7 +161,7 @@ CASES = [
     Case("guard.sync", GUARDED, "a function", measure_guard),
     Case("guard.async", GUARDED, "a coroutine function", measure_async_guard),
     Case("capture.guard", FAILURES, "captured by a guard", partial(measure_capture, "guard")),
-    Case("capture.enqueue", FAILURES, "enqueue, which also reads the task back", partial(measure_capture, "enqueue")),
+    Case("capture.enqueue", FAILURES, "enqueue, which returns the task", partial(measure_capture, "enqueue")),
     Case("capture.fail", FAILURES, "fail of a leased item", measure_fail),
     Case("capture.three", FAILURES, "put, lease and fail", measure_three_calls),
 ]

@@ -15,14 +15,10 @@ from redrive.broker.failure_counts import FailureCounts
 from redrive.broker.flow import commit_call
 from redrive.broker.flows import breaker_control, breakers, settle
 from redrive.contract.admin_calls import Hold, SetPaused
-from redrive.model import gate
 from redrive.model.breaker import ProbeOutcome
 from redrive.stores.relational import leases
-from redrive.stores.relational import settle as stored_settle
 from redrive.testing.conformance.breaker_probes import ProbeConformance
 from redrive.testing.conformance.breakers import HoldingConformance
-from redrive.testing.conformance.gates import RetryAfterGateConformance
-from redrive.testing.conformance.suite import StoreDriver
 from redrive.testing.fake_clock import FakeClock
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -46,13 +42,6 @@ class Stage:
 def uncounted_probes(patch: pytest.MonkeyPatch) -> None:
     """Each process thinks that the allowance is its own."""
     patch.setattr(leases, "count_leases", lambda gates, ids: gates)
-
-
-def gate_without_allowance(patch: pytest.MonkeyPatch) -> None:
-    def limit(gates: Any, now: Any, limit: int) -> int:
-        return 0 if any(now < each.until for each in gates) else limit
-
-    patch.setattr(leases, "lease_limit", limit)
 
 
 def hold_that_a_person_ends(patch: pytest.MonkeyPatch) -> None:
@@ -84,15 +73,6 @@ def pause_that_ends_with_the_breaker(patch: pytest.MonkeyPatch) -> None:
         return released
 
     patch.setattr(breaker_control, "close_by_hand", close)
-
-
-def late_retry_after(patch: pytest.MonkeyPatch) -> None:
-    """A Retry-After from before the reopening closes the gate again."""
-
-    def close(gates: Any, until: Any, leased_at: Any, now: Any) -> Any:
-        return gate.set_gate(gates, gate.RETRY_AFTER_GATE, gate.Gate(gate.RETRY_AFTER_GATE, until))
-
-    patch.setattr(stored_settle, "close_for_retry_after", close)
 
 
 def counted_probes(patch: pytest.MonkeyPatch) -> None:
@@ -135,24 +115,16 @@ def shared(name: str, suite: type[Any]) -> Check:
     return lambda stage: getattr(suite(), name)(stage.open_broker, stage.clock)
 
 
-def check_late_answer(stage: Stage) -> None:
-    """A test of the suite that calls the store."""
-    direct = StoreDriver(stage.open_broker()._core.store, stage.clock)
-    RetryAfterGateConformance().test_answer_from_before_the_reopening_is_ignored(direct)
-
-
 two_brokers = shared("test_two_brokers_let_one_probe_through", ProbeConformance)
 probe = partial(alone, suite=ProbeConformance)
 holding = partial(alone, suite=HoldingConformance)
 
 PLANTED: list[tuple[Plant, Check]] = [
     (uncounted_probes, two_brokers),
-    (gate_without_allowance, probe("test_one_probe_is_let_through_and_closes_it", kind="queue")),
     (hold_that_a_person_ends, holding("test_retry_by_a_person_does_not_end_the_hold")),
     (hold_that_a_person_ends, holding("test_hold_of_an_item_that_died_holds_again_after_its_redrive")),
     (state_in_memory, shared("test_open_breaker_survives_a_restart", ProbeConformance)),
     (pause_that_ends_with_the_breaker, holding("test_pause_by_a_person_is_not_ended_by_a_closing_breaker")),
-    (late_retry_after, check_late_answer),
     (counted_probes, probe("test_failed_probe_counts_nothing_and_doubles_the_time", kind="network")),
     (counted_probes, probe("test_failed_probe_counts_nothing_and_doubles_the_time", kind="queue")),
     (failures_that_are_not_held, holding("test_what_fails_while_it_is_open_is_held_from_its_failure_on")),
@@ -174,7 +146,7 @@ def test_bug_is_found(plant: Plant, check: Check, tmp_path: Path, monkeypatch: p
             broker.close()
 
 
-@pytest.mark.parametrize("check", {check for _, check in PLANTED})
+@pytest.mark.parametrize("check", [check for _, check in PLANTED], ids=[plant.__name__ for plant, _ in PLANTED])
 def test_without_the_bug_nothing_is_found(check: Check, tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     check(stage)

@@ -13,6 +13,7 @@ from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 
 from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
+from redrive.clock import Instant
 from redrive.contract import COMMIT_ORDER
 from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
@@ -38,6 +39,7 @@ from redrive.contract.queries import (
 from redrive.contract.replies import REPLY_ERROR, REPLY_FOR, REPLY_TO
 from redrive.errors import Forbidden, InvalidInput, InvalidName, ItemActive, ItemNotFound, LeaseLost
 from redrive.model.death import DeadReason
+from redrive.model.duration import HOUR
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import KeptResult, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
@@ -517,3 +519,37 @@ async def test_malformed_tokens_and_ids_are_told_apart_from_lost_ones(world: Wor
     world.broker.complete(gone)
     refusal = await made(world, limited(Role.CONSUMER), Settle(gone.token, OutcomeKind.LOST, RetryVerdict(), 1))
     assert isinstance(refusal, LeaseLost)
+
+
+async def test_consumer_holds_items_for_open_breakers_of_the_queue_alone(world: World) -> None:
+    own, broker = world.sides[OWN], world.broker
+    caller = limited(Role.CONSUMER)
+    foreign = f"breaker:{world.sides[FOREIGN].queue}:network"
+    holder = f"breaker:{own.queue}:network"
+
+    async def settle(name: str, caller: Principal = caller) -> Any:
+        verdict = RetryVerdict(held_by=(name,))
+        version = broker.get_queue(own.queue).version
+        return await made(world, caller, Settle(own.token, OutcomeKind.FAILED, verdict, version, Failure("E", "no")))
+
+    for name in ("ann", foreign, holder):
+        assert isinstance(await settle(name), Forbidden)
+    broker.open_breaker(own.queue, "network")
+    assert isinstance(await settle("ann"), Forbidden)
+    assert not isinstance(await settle(holder), RedriveError)
+    assert broker.get(own.active_id).held_by == (holder,)
+
+
+async def test_consumer_closes_the_gate_of_a_queue_that_asks_for_it_alone(world: World) -> None:
+    own, broker, caller = world.sides[OWN], world.broker, limited(Role.CONSUMER)
+
+    async def settle() -> Any:
+        version, until = broker.get_queue(own.queue).version, Instant(world.clock.now() + HOUR)
+        call = Settle(own.token, OutcomeKind.RETURNED, RetryVerdict(), version, Failure("E", "no"), close_until=until)
+        return await made(world, caller, call)
+
+    assert isinstance(await settle(), Forbidden)
+    assert broker.get_queue(own.queue).gates == ()
+    broker.update_queue(own.queue, retry_after="gate")
+    assert not isinstance(await settle(), RedriveError)
+    assert broker.get_queue(own.queue).gates

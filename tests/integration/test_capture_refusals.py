@@ -68,6 +68,10 @@ def guard(**options: Any) -> Callable[[DeadLetterQueue], Any]:
     return lambda dlq: dlq.guard(**options)(lambda: None)
 
 
+def unreachable(task: Any, **extra: Any) -> None:
+    raise AssertionError("a call that is refused does not run")
+
+
 CAPTURES: dict[str, tuple[dict[str, Any], type[RedriveError], str]] = {
     "policy": ({"retry_policy": "sometimes"}, UnknownPolicyError, "'sometimes'; there are never, .* add_policy"),
     "policy of another type": ({"retry_policy": 5}, UnknownPolicyError, "there are never, linear"),
@@ -103,6 +107,13 @@ CALLS: dict[str, tuple[Callable[[DeadLetterQueue], Any], type[RedriveError], str
     "cursor with a digit that is no number": (lambda dlq: dlq.list_tasks(cursor="²:"), InvalidInput, "cursor is what"),
     "limit": (lambda dlq: dlq.list_tasks(limit=0), InvalidInput, "limit"),
     "retries of a guard": (guard(max_retries=1.5), InvalidInput, RETRIES),
+    "metadata of a guard": (guard(metadata=5), InvalidInput, "metadata is a mapping"),
+    "metadata of a guard that JSON cannot hold": (guard(metadata={"call": print}), InvalidPayload, "kept as JSON"),
+    "further argument of a call": (
+        lambda dlq: dlq.execute_with_dlq(unreachable, {}, error="mine"),
+        InvalidInput,
+        "cannot have the name 'error'",
+    ),
     "priority of a guard": (guard(priority="urgent"), InvalidInput, PRIORITY),
     "strategy": (lambda dlq: dlq.set_strategy("odd"), InvalidInput, "strategy must be one of automatic, selective"),
     "policy that is built in": (lambda dlq: dlq.add_policy("never", int), InvalidInput, "choose another name"),

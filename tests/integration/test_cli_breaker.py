@@ -32,7 +32,7 @@ def test_token_for_some_queues_opens_and_closes_their_breakers(tmp_path: Path) -
         listed = cli.json("breaker", "list", "--token", viewer)
         assert [(each["queue"], each["kind"]) for each in listed] == [("jobs", "network"), ("jobs", "queue")]
         assert {each["opened_by"] for each in listed} == {"operator"}
-        assert len(cli.json("queue", "show", "jobs", "--token", viewer)["breakers"]) == 2
+        assert len(cli.json("queue", "show", "jobs", "--token", viewer)["stats"]["breakers"]) == 2
         assert cli.error("breaker", "close", "jobs", "--token", viewer, exits=7)["code"] == "forbidden"
         assert cli.json("breaker", "close", "jobs", "--class", "network", "--token", operator)["released"] == 1
         cli("breaker", "close", "jobs", "--token", operator)

@@ -14,7 +14,9 @@ from tests.servers.postgres import Server
 from redrive import connect
 from redrive.model.holder import ItemHolder, encode_holders
 from redrive.stores.postgres.dialect import translate
-from redrive.stores.relational.manual_changes import HELD
+from redrive.stores.redis.indexes import DeadLetterIndexes
+from redrive.stores.relational.find import _SearchPlan
+from redrive.stores.relational.holder_index import HELD
 
 INDEXES = ("redrive_scheduled_held", "redrive_finished_held", "redrive_holder_name")
 ASKED = (*(encode_holders((ItemHolder("ann", lasting),)) for lasting in (False, True)), "default", 1, "ann", 1000)
@@ -56,6 +58,24 @@ def explain(admin: psycopg.Connection[Any]) -> str:
         cursor = psycopg.RawCursor(admin)
         rows = cursor.execute(f"EXPLAIN {translate(HELD, 'holders', True)}", ASKED).fetchall()
     return "\n".join(line for (line,) in rows)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+def test_what_a_holder_has_is_found_and_counted_without_reading_the_queue(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db" if store == "sqlite" else request.getfixturevalue(f"{store}_url")
+    fill(url)
+
+    def read_all(*given: Any, **options: Any) -> Any:
+        raise AssertionError("it walks through all items")
+
+    monkeypatch.setattr(_SearchPlan, "items", read_all)
+    monkeypatch.setattr(DeadLetterIndexes, "walk", read_all)
+    with connect(url, maintenance=False) as broker:
+        assert broker.count(held_by="ann", status="any") == 20
+        assert len(broker.find(held_by="bob", status="pending", limit=50).items) == 10
+        assert broker.find(held_by="eve", status="pending").items == ()
 
 
 @pytest.mark.parametrize("name", ["ann", "[", '["ann",true]'])

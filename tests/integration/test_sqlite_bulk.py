@@ -7,10 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from redrive import Broker, RedriveError, Settled, connect
-from redrive.stores.relational import bulk_changes, manual_changes, operations
+from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.replies import REPLY_TO
+from redrive.model.death import DeadReason
+from redrive.model.duration import MINUTE
+from redrive.model.failure import failure_from_fields
+from redrive.model.item import Overrides, Status
+from redrive.model.judge import Dead, RetryVerdict
+from redrive.model.payload import JSON
+from redrive.stores.relational import batch, bulk_changes, manual_changes, operations, puts
 from redrive.testing import FakeClock
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
@@ -115,4 +124,73 @@ def test_sweep_of_an_operation_changes_what_a_walk_does(
             )
             assert operation.changed > bulk_changes.BULK_THRESHOLD
             seen.append((operation.changed, operation.skipped, everything(broker, ids)))
+    assert seen[0] == seen[1]
+
+
+BOOM = failure_from_fields("app.Boom", "boom")
+LATER, NOW = RetryVerdict(MINUTE, Status.FAILED), RetryVerdict(0, Status.FAILED)
+BORN: list[dict[str, Any]] = [
+    {"idempotency_key": "a", "verdict": LATER, "headers": {"h": "x"}, "priority": 9},
+    {"idempotency_key": "b", "verdict": NOW, "overrides": Overrides(max_losses=3), "note": "noted"},
+    {"idempotency_key": "a", "verdict": LATER},
+    {"idempotency_key": "c", "verdict": LATER, "expire_timeout": MINUTE},
+    {"idempotency_key": "d", "verdict": Dead(DeadReason.FINAL_ERROR)},
+    {"idempotency_key": "e", "verdict": LATER, "delay": MINUTE},
+    {"idempotency_key": "f", "verdict": RetryVerdict(0, Status.PENDING)},
+    {"idempotency_key": "g", "verdict": LATER, "headers": {REPLY_TO: "answers"}},
+    {"idempotency_key": "h", "verdict": LATER, "held_by": "ada"},
+    {"source_id": "0" * 32, "idempotency_key": "i", "verdict": LATER},
+    {"verdict": LATER},
+    {"idempotency_key": "j", "verdict": LATER},
+    {"idempotency_key": "k", "verdict": LATER, "version": -1},
+    {"idempotency_key": "l", "verdict": RetryVerdict(MINUTE, Status.FAILED, ("breaker",))},
+]
+"""Options of items that have failed once."""
+
+
+def tables_of(file: Path) -> dict[str, list[Any]]:
+    """Every row of every table, but the search index."""
+    connection = apsw.Connection(str(file))
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'redrive%'"
+    ).fetchall()
+    names = [name for (name,) in found if not name.startswith(("redrive_search", "redrive_meta"))]
+    return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
+
+
+@pytest.mark.parametrize("size", [1, len(BORN)])
+@pytest.mark.parametrize(
+    ("settings", "in_one_go"),
+    [
+        ({}, 5),
+        ({"idempotency_timeout": "item"}, 5),
+        ({"expire_timeout": "1d"}, 5),
+        ({"feed": "all"}, 0),
+        ({"max_size": 9}, 0),
+    ],
+)
+def test_item_that_is_retried_has_the_rows_of_any_other(
+    settings: dict[str, Any], in_one_go: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written in one go, or as items with options are: the same rows, numbers, counts and answers."""
+    seen = []
+    written_in_one_go = puts._put_retried
+    for name in ("in one go", "with options"):
+        taken: list[Any] = []
+
+        def put_retried(*given: Any, way: str = name, taken: list[Any] = taken) -> Any:
+            taken.append(written_in_one_go(*given) if way == "in one go" else None)
+            return taken[-1]
+
+        monkeypatch.setattr(puts, "_put_retried", put_retried)
+        batch._random.seed(7)
+        file = tmp_path / f"{name}.db"
+        with connect(f"sqlite:///{file}", clock=FakeClock(), maintenance=False, durability="relaxed") as broker:
+            broker.create_queue("answers")
+            version = broker.create_queue("jobs", **settings).version
+            items = [NewItem(b"{}", JSON, failure=BOOM, **{"version": version, **options}) for options in BORN]
+            calls = [Put("jobs", (item,)) for item in items]
+            commits = [broker._core.store.commit(calls[at : at + size]) for at in range(0, len(calls), size)]
+        assert sum(each is not None for each in taken) == (in_one_go if name == "in one go" else 0)
+        seen.append((repr([(each.results, each.arrivals) for each in commits]), tables_of(file)))
     assert seen[0] == seen[1]

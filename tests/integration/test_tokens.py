@@ -472,6 +472,14 @@ group = LoopGroup([MainLoop(requests=requests, handler=respond, dlq=DLQPolicy(de
 """
 
 
+def test_mailbox_with_a_url_takes_its_token_from_the_environment(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unauthorized, match="needs a token"):
+        Mailbox(shop.server.url, "own-jobs")
+    monkeypatch.setenv("REDRIVE_TOKEN", shop.token("post", "producer", "own-*"))
+    with Mailbox(shop.server.url, "own-jobs") as mailbox:
+        assert mailbox.send({"n": 1})
+
+
 def test_group_of_loops_needs_the_token_of_a_consumer_also_to_settle_what_it_left(shop: Shop) -> None:
     (shop.folder / "loops_of_the_shop.py").write_text(LOOPS.format(url=shop.server.url))
     work = ("work", "loops_of_the_shop:group")

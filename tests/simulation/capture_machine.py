@@ -252,7 +252,7 @@ class CaptureMachine(RuleBasedStateMachine):
             task.complete(self.now)
             self.totals["retry_success"] += 1
         else:  # it is as before
-            task.failures, task.last_error = task.failures + 1, "down"
+            task.last_error = "down"
             task.due = None if task.due is None else max(task.due, self.now)
             self.totals["retry_failed"] += 1
 

@@ -299,12 +299,15 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             self.take_away(pick, True, True)
 
-    @rule(queue=st.sampled_from(["jobs", "mails"]), times=st.integers(2, 8))
-    def wear_out(self, queue: str, times: int) -> None:
-        """Take the first in line and give it back, again and again."""
+    @rule(queue=st.sampled_from(["jobs", "mails"]), times=st.integers(2, 8), lost=st.booleans())
+    def wear_out(self, queue: str, times: int, lost: bool) -> None:
+        """Take the first in line and give it back or lose it, again and again."""
         for _ in range(times):
-            self.lease(queue, 1, None)
-            if self.leases:
+            self.lease(queue, 1, 1 if lost else None)
+            if lost:
+                self.advance(1)
+                self.step()
+            elif self.leases:
                 self.release(1, 0)
 
     @rule(duration=seconds, step=st.booleans())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from redrive import Failure, connect
 from redrive.broker.failure_counts import FailureCounts
+from redrive.broker.flows.breakers import Sweep
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (
@@ -263,3 +264,13 @@ def test_durations_of_rules_have_bounds() -> None:
     for rule in ({"window": "61m"}, {"window": "500ms"}, {"open_for": "2d"}, {"probes": 101}, {"failures": 10_001}):
         with pytest.raises(RedriveError, match="must be"):
             parse_breaker_rules("breakers", {"queue": rule})
+
+
+def test_page_that_two_threads_read_turns_a_sweep_once() -> None:
+    sweep = Sweep()
+    seen = []
+    while (place := sweep.place) is not None:
+        seen.append(place)
+        for _ in range(2):
+            sweep.turn(place, "more" if place[1] is None else None)
+    assert seen == [(status, cursor) for status in (Status.FAILED, Status.PENDING) for cursor in (None, "more")]

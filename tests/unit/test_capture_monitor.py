@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redrive import Broker, connect
+from redrive.broker.flow import perform_effect
 from redrive.broker.flows import registrations
 from redrive.capture import Alert, AlertKind, AlertThresholds, DeadLetterQueue, FailedTask
 from redrive.capture import capture_hooks as hooks
@@ -353,3 +356,35 @@ def test_alerts_are_checked_when_one_may_fire_and_with_hooks_every_minute() -> N
     assert watch.is_due(Instant(MINUTE), with_hooks=True)
     levels.add(size=81)
     assert watch.is_due(Instant(0), with_hooks=False)
+
+
+def test_reads_at_the_same_time_count_what_is_captured_meanwhile_once(broker: Broker, dlq: DeadLetterQueue) -> None:
+    for number in range(3):
+        dlq.enqueue(f"t{number}", {}, "down")
+    levels = QueueLevels("captured")
+    reads = [levels.refresh(broker._core) for _ in range(3)]
+    effects = [next(read) for read in reads]
+    answers = [perform_effect(broker._core, effect) for effect in effects]
+    levels.add(size=1)
+    for read, answer in zip(reads, answers, strict=True):
+        with pytest.raises(StopIteration):
+            read.send(answer)
+    assert levels.size == 4
+
+
+@given(
+    levels=st.tuples(*(st.integers(0, 12),) * 4),
+    max_size=st.integers(0, 10),
+    percent=st.none() | st.floats(0, 100),
+    exhausted=st.none() | st.integers(0, 5),
+    rate=st.none() | st.floats(0, 1),
+)
+def test_alerts_are_made_whenever_one_is_over(
+    levels: tuple[int, ...], max_size: int, percent: float | None, exhausted: int | None, rate: float | None
+) -> None:
+    thresholds = AlertThresholds(utilization_percent=percent, exhausted=exhausted, success_rate=rate, min_retries=1)
+    queue = QueueLevels("q")
+    queue.max_size = max_size
+    queue.size, queue.exhausted, queue.succeeded, queue.failed = levels
+    if any(alert.is_over for alert in queue.alerts(thresholds)):
+        assert queue.may_alert(thresholds)

@@ -40,6 +40,20 @@ def test_wrong_variable_is_named_with_its_range(name: str, value: str, problem: 
     assert f"REDRIVE_DLQ_{name.upper()}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variable", "problem"),
+    [
+        ("REDRIVE_DLQ_MAXSIZE", r"did you mean max_size\?"),
+        ("REDRIVE_DLQ_COLOUR", "there are enabled, max_size, default_retry_policy"),
+        ("REDRIVE_DLQ_", "names no setting of capture"),
+    ],
+)
+def test_variable_that_names_no_setting_is_refused(variable: str, problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=problem) as caught:
+        resolve_settings({"max_size": 5}, None, {variable: "1", "REDRIVE_URL": "x"})
+    assert variable in str(caught.value)
+
+
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("0", False), ("Off", False), ("yes", True)])
 def test_switches_are_read_as_people_write_them(text: str, value: bool) -> None:
     assert resolve_settings({}, None, {"REDRIVE_DLQ_ENABLED": text}).enabled is value

@@ -172,13 +172,15 @@ def test_queue_list_show_and_doctor_show_an_open_breaker(cli: Cli) -> None:
     listed = cli("queue", "list")
     assert listed.stdout.splitlines()[1].split()[-1] == "breaker"
     assert "redrive breaker list" in listed.stderr
-    told = {each["name"]: [breaker["kind"] for breaker in each["breakers"]] for each in cli.json("queue", "list")}
+    told = {
+        each["name"]: [breaker["kind"] for breaker in each["stats"]["breakers"]] for each in cli.json("queue", "list")
+    }
     assert told == {"jobs": ["queue"], "mails": [], "morgue-of-jobs": []}
     shown = cli("queue", "show", "jobs")
     assert "breaker queue of jobs: open since " in shown.stdout
     assert "(mail server moves); 2 items waiting, next probe " in shown.stdout
     assert "redrive breaker close jobs" in shown.stderr
-    (breaker,) = cli.json("queue", "show", "jobs")["breakers"]
+    (breaker,) = cli.json("queue", "show", "jobs")["stats"]["breakers"]
     assert breaker["waiting"] == 2
     checks = {check["name"]: check for check in cli.json("doctor", exits=1)["checks"]}
     assert checks["breaker"]["state"] == "warn"

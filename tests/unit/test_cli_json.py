@@ -99,6 +99,7 @@ def test_page_is_printed_as_a_server_answers_it(both: Both) -> None:
 
 
 def test_queue_is_printed_as_a_server_answers_it(both: Both) -> None:
+    both.cli("breaker", "open", "later", "--class", "network")
     for name in ("jobs", "later"):
         shown, answer = both.cli.json("queue", "show", name), both.answer("queues.info", name=name)
         assert (shown.pop("workers"), shown.pop("external")) == ([], None)

@@ -9,9 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from redrive.capture import ErrorCategory, FailureTemplate, RetryPolicy, list_templates
-from redrive.capture.failure_templates import MAX_ADVICE_CHARS, check_template, find_template
+from redrive.capture.failure_templates import MAX_ADVICE_CHARS, TemplateIndex, check_template
 from redrive.capture.retry_policies import item_retry
 from redrive.errors import InvalidInput
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
@@ -39,7 +41,7 @@ def template_of(given: Exception | Failure | str, templates: tuple[FailureTempla
         failure = failure_from_exception(given)
     else:
         failure = given if isinstance(given, Failure) else failure_from_fields("Error", given)
-    found = find_template(given, failure, templates)
+    found = TemplateIndex(templates).find(given, failure)
     return "" if found is None else found.name
 
 
@@ -140,6 +142,45 @@ def test_template_that_comes_first_is_taken() -> None:
     assert template_of(ConnectionRefusedError(), (first, *list_templates())) == "mine"
 
 
+SIGNS = {"types": ("A", "B"), "status_codes": (400, 500), "codes": ("A", "E1"), "phrases": ("a b", "b c")}
+
+
+@given(data=st.data())
+def test_index_finds_what_a_comparison_with_each_template_finds(data: st.DataObject) -> None:
+    """The first with any of the types, codes and status of the error; else, in its category, of its cause or words."""
+
+    def draw_template(number: int) -> FailureTemplate:
+        signs = {name: tuple(data.draw(st.lists(st.sampled_from(values)))) for name, values in SIGNS.items()}
+        category = data.draw(st.sampled_from((ErrorCategory.NETWORK, ErrorCategory.PERMANENT)))
+        return replace(MINE, name=f"t{number}", category=category, **{"types": (), **signs})
+
+    def draw_error() -> Exception:
+        attributes = {"status": data.draw(st.sampled_from((None, 400, 500))), "code": data.draw(st.sampled_from("AE"))}
+        return error(
+            data.draw(st.sampled_from(("A", "B", "Other"))),
+            data.draw(st.sampled_from(("a b c", "b c", "x"))),
+            **attributes,
+        )
+
+    def fits(given: Exception, template: FailureTemplate) -> bool:
+        says: Any = given
+        return (
+            type(given).__name__ in template.types
+            or says.status in template.status_codes
+            or says.code in template.codes
+        )
+
+    templates = tuple(map(draw_template, range(data.draw(st.integers(0, 4)))))
+    given = raised_from(draw_error(), draw_error())
+    alike = [each for each in templates if each.category == failure_from_exception(given).error_class]
+    found = [
+        *(each for each in templates if fits(given, each)),
+        *(each for each in alike if fits(given.__cause__, each)),  # type: ignore[arg-type]
+        *(each for each in alike if any(f" {phrase} " in f" {given} " for phrase in each.phrases)),
+    ]
+    assert template_of(given, templates) == (found[0].name if found else "")
+
+
 @pytest.mark.parametrize("template", list_templates(), ids=lambda template: template.name)
 def test_built_in_template_is_a_good_one(template: FailureTemplate) -> None:
     assert check_template(template) == template
@@ -162,6 +203,8 @@ def test_category_may_be_a_text() -> None:
     [
         ({"types": ()}, "no error fits template 'mine'; give it types, status_codes, codes or phrases"),
         ({"types": "Odd"}, "types of template 'mine' are a tuple"),
+        ({"types": (OSError,)}, "types of template 'mine' are a tuple of texts"),
+        ({"status_codes": ("429",)}, "status_codes of template 'mine' are a tuple of numbers"),
         ({"category": "odd"}, "category must be one of transient, network"),
         ({"advice": ""}, "advice is one line"),
         ({"advice": "x" * (MAX_ADVICE_CHARS + 1)}, "advice is one line"),

@@ -54,6 +54,8 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         ("invalid_input", "priority is high, medium, low", {"priority": "urgent"}),
         ("invalid_payload", "a task is captured as JSON", {"task": nested(MAX_DEPTH + 1)}),
         ("invalid_payload", "metadata", {"metadata": {"text": "x" * 100_000}}),
+        ("invalid_input", "cannot have the name 'task'", {"extra": {"task": 1, "repos": []}}),
+        ("invalid_input", "cannot have the name 'metadata'", {"extra": {"metadata": {}}}),
         ("invalid_name", "task_id", {"task_id": ""}),
         ("invalid_name", "queue", {"queue": "no/such"}),
         ("invalid_input", "error", {"error": 7}),

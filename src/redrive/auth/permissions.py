@@ -141,11 +141,15 @@ class RequiredPermission(msgspec.Struct, frozen=True):
 
 
 class VerdictCheck(msgspec.Struct, frozen=True):
-    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
+    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it.
+
+    It is held by breakers of its queue that are open, and closes a gate where the queue's settings say so.
+    """
 
     place: PermissionScope
     verdict: Verdict
     version: int
+    closes_gate: bool = False
 
 
 class EarlyLossCheck(msgspec.Struct, frozen=True):
@@ -266,7 +270,7 @@ def _complete(call: Complete) -> _Requirements:
 def _settle(call: Settle) -> _Requirements:
     place = LeaseRef(call.token)
     yield RequiredPermission((CONSUME,), place)
-    yield VerdictCheck(place, call.verdict, call.version)
+    yield VerdictCheck(place, call.verdict, call.version, closes_gate=call.close_until is not None)
     if call.worker_is_gone:
         yield EarlyLossCheck(call.token)
 

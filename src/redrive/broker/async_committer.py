@@ -23,6 +23,13 @@ from redrive.store import Commit
 _NOTHING = Commit([], {}, Instant(0))
 
 
+class _UncancelledFuture(asyncio.Future[Any]):
+    """A future that whoever is cancelled while awaiting it waits for."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
+
+
 class _AsyncBatch:
     """What the coroutines of one event loop hand in: calls, the future of their outcome, and whether that is the
     commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
@@ -62,18 +69,21 @@ class AsyncCommitter:
         """Commit one call with the next transaction. The future has its result."""
         return self._hand_in((call,), False)
 
-    def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
-        """Commit calls with the next transaction. The future has all their results."""
-        return self._hand_in(calls, True)
+    def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
+        """Commit calls with the next transaction. The future has all their results.
 
-    def _hand_in(self, calls: Sequence[Call], together: bool) -> asyncio.Future[Any]:
+        uncancelled: a coroutine that is cancelled while it awaits the future is cancelled once that is done.
+        """
+        return self._hand_in(calls, True, uncancelled)
+
+    def _hand_in(self, calls: Sequence[Call], together: bool, uncancelled: bool = False) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         with self._lock:
             gathered = self._gathering.get(loop) or self._gather(loop)
             count = len(calls)
             if self._waiting + count > MAX_WAITING_CALLS:
                 raise Overloaded(self._waiting)
-            future: asyncio.Future[Any] = loop.create_future()
+            future = _UncancelledFuture(loop=loop) if uncancelled else loop.create_future()
             gathered.entries.append((calls, future, together))
             gathered.count += count
             self._waiting += count

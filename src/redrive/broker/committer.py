@@ -136,11 +136,11 @@ class Committer:
         writer = self._writer or self._start_writer()
         return writer.submit(call)
 
-    def submit_many(self, calls: Sequence[Call]) -> asyncio.Future[Commit]:
+    def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
         """Hand in calls from a coroutine, for one transaction. The future has their results once it is durable, with
         the instant and the arrivals of the transaction, in which calls of others may be too."""
         writer = self._writer or self._start_writer()
-        return writer.submit_many(calls)
+        return writer.submit_many(calls, uncancelled=uncancelled)
 
     def _start_writer(self) -> AsyncCommitter:
         if self._revival is not None:

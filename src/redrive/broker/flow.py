@@ -29,6 +29,12 @@ class CommitCalls(msgspec.Struct, frozen=True):
     calls: Sequence[Call]
 
 
+class TimedCommit(msgspec.Struct, frozen=True):
+    """Commit this call. Gives the `Commit`: its result, and the instant of the transaction."""
+
+    call: Call
+
+
 class ReadQuery(msgspec.Struct, frozen=True):
     """Answer this query. Gives the answer."""
 
@@ -55,7 +61,7 @@ class OnStore(msgspec.Struct, frozen=True):
     effect: CommitCalls | ReadQuery
 
 
-Effect = CommitCalls | ReadQuery | WaitForQueue | OnStore
+Effect = CommitCalls | TimedCommit | ReadQuery | WaitForQueue | OnStore
 Flow = Generator[Effect, Any, _T]
 
 
@@ -103,6 +109,8 @@ def perform_effect(core: Core, effect: Effect) -> Any:
     match effect:
         case CommitCalls(calls):
             return core.committer.commit(calls)
+        case TimedCommit(call):
+            return core.committer.transact((call,))
         case ReadQuery(query):
             return core.read(query)
         case WaitForQueue():

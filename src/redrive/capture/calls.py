@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from redrive.capture.capture_errors import CallbackFailed
+from redrive.capture.capture_hooks import running_loop
 from redrive.errors import InvalidInput
 
-_Any = TypeVar("_Any")
 FAILED = frozenset({"failed", "error"})
 """What `status` of a result says if the call failed."""
 
@@ -34,14 +35,23 @@ def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     value = function(*args, **kwargs)
     if not inspect.isawaitable(value):
         return value
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if running_loop() is None:
         return asyncio.run(_awaited(value))
     close = getattr(value, "close", None)
     if close is not None:
         close()
     raise InvalidInput("an event loop runs in this thread; use AsyncDeadLetterQueue for coroutine functions")
+
+
+def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that also runs the coroutine that a function may return, unless an event loop runs here."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value = function(*args, **kwargs)
+        return asyncio.run(value) if inspect.iscoroutine(value) and running_loop() is None else value
+
+    return run
 
 
 async def invoke_async(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -58,34 +68,6 @@ def run_blocking(function: Callable[..., Any], *args: Any) -> Any:
 async def run_blocking_async(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function that blocks, in a thread: the event loop continues."""
     return await asyncio.to_thread(function, *args)
-
-
-def finish(value: _Any) -> _Any:
-    """Return the value: a capture that blocks is finished."""
-    return value
-
-
-class _Uncancelled(asyncio.Task[_Any]):
-    """A task that the end of its event loop waits for: `asyncio.run` cancels every other one then."""
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        return False
-
-
-async def finish_async(work: Coroutine[Any, Any, _Any]) -> _Any:
-    """Wait for a capture. A cancellation waits for it too, and is raised then."""
-    running = _Uncancelled(work, loop=asyncio.get_running_loop())
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError as error:
-            cancelled = error
-        except Exception:
-            break
-    if cancelled is not None:
-        raise cancelled
-    return running.result()
 
 
 async def _awaited(value: Any) -> Any:

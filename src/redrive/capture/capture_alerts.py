@@ -29,7 +29,7 @@ ALERT_KIND = "capture-alert"
 """The kind of the registrations of alerts that have fired, by QUEUE/ALERT."""
 CHECK_EVERY = MINUTE
 """How often, at most, alerts are checked while no threshold seems to be crossed."""
-ROOM_SECONDS = 1
+ROOM = SECOND
 """How long the size of the queue is trusted before it is read again."""
 _BACK = 0.9
 _MOST = {"utilization_percent": 100, "exhausted": inf, "success_rate": 1, "min_retries": inf}
@@ -107,6 +107,8 @@ class QueueLevels:
         self.size = self.exhausted = self.succeeded = self.failed = 0
         self.read_at: Instant | None = None
         self._forgotten = 0
+        self._counted = (0, 0, 0)
+        """All changes of size, exhausted and failed that were counted here."""
 
     def forget(self) -> None:
         """Read the queue before the levels are used again."""
@@ -124,6 +126,8 @@ class QueueLevels:
         self.exhausted += exhausted
         self.succeeded += succeeded
         self.failed += failed
+        sizes, deaths, failures = self._counted
+        self._counted = (sizes + size, deaths + exhausted, failures + failed)
 
     @property
     def utilization(self) -> float:
@@ -133,30 +137,39 @@ class QueueLevels:
     def refresh(self, core: Core) -> Flow[QueueLevels]:
         """Read the queue, and return its levels. Here, what other threads count during the read is added, though they
         may have it already: a level that is too high only leads to another read."""
-        before, forgotten = (self.size, self.exhausted, self.failed), self._forgotten
+        before, forgotten = self._counted, self._forgotten
         stats: QueueStats = yield from run_query(GetStats(self.queue))
-        changes = (now - then for now, then in zip((self.size, self.exhausted, self.failed), before, strict=True))
-        size, exhausted, failed = (max(0, change) for change in changes)
+        size, exhausted, failed = (max(0, now - then) for now, then in zip(self._counted, before, strict=True))
         levels = QueueLevels(self.queue)
         levels.max_size = self.max_size
         for each in (self, levels):
             each.update(stats, core.clock.now())
-        self.add(size=size, exhausted=exhausted, failed=failed)
+        self.size, self.exhausted, self.failed = self.size + size, self.exhausted + exhausted, self.failed + failed
         if self._forgotten != forgotten:  # since the read, perhaps
             self.read_at = None
         return levels
 
+    def has_room(self, now: Instant) -> bool:
+        """Whether there is room by what was read within a second. Several processes may exceed the limit by what they
+        add in that time."""
+        return self.size < self.max_size and self.read_at is not None and 0 <= now - self.read_at < ROOM
+
     def check_room(self, core: Core) -> Flow[None]:
-        """Raise CaptureFullError if there is no room. Several processes may exceed the limit by what they add within a
-        second."""
-        now, size = core.clock.now(), self.size
-        is_old = self.read_at is None or not 0 <= now - self.read_at < ROOM_SECONDS * SECOND
-        if is_old or size >= self.max_size:
-            if self.read_at is not None:
-                self.read_at = now  # of many callers, one reads
-            size = (yield from self.refresh(core)).size
+        """Read the queue, and raise CaptureFullError if there is no room."""
+        if self.read_at is not None:
+            self.read_at = core.clock.now()  # of many callers, one reads
+        size = (yield from self.refresh(core)).size
         if size >= self.max_size:
             raise CaptureFullError(self.queue, size, self.max_size)
+
+    def may_alert(self, thresholds: AlertThresholds) -> bool:
+        """Whether an alert may be over its threshold: false for most captures, and cheaper than to make the alerts."""
+        percent, exhausted = thresholds.utilization_percent, thresholds.exhausted
+        return (
+            (percent is not None and 100 * self.size >= percent * self.max_size)
+            or (exhausted is not None and self.exhausted > exhausted)
+            or (self.failed > 0 and thresholds.success_rate is not None)
+        )
 
     def alerts(self, thresholds: AlertThresholds) -> Iterator[Alert]:
         """Return an alert for each threshold, crossed or not."""
@@ -190,6 +203,8 @@ class AlertWatch:
             return True
         if with_hooks and (self._checked_at is None or not 0 <= now - self._checked_at < CHECK_EVERY):
             return True
+        if not self._fired and not self._levels.may_alert(self._thresholds):
+            return False
         return any(
             alert.is_back if alert.kind in self._fired else alert.is_over
             for alert in self._levels.alerts(self._thresholds)

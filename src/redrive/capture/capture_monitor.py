@@ -76,10 +76,10 @@ class CaptureMonitor:
 
     def watch(self) -> None:
         """Check the alerts, if there may be one."""
+        if not self._watch.is_due(self._core.clock.now(), with_hooks=self.hooks.has(ALERT)):
+            return
         process = os.getpid()
-        if self._checked_by == process or not self._watch.is_due(
-            self._core.clock.now(), with_hooks=self.hooks.has(ALERT)
-        ):
+        if self._checked_by == process:
             return
         self._checked_by = process
         if not self.hooks.post(self._check):
@@ -94,24 +94,25 @@ class CaptureMonitor:
         **changes: int,
     ) -> None:
         self.levels.add(**changes)
-        name = {
-            TaskEvent.CAPTURED: "task_captured",
-            TaskEvent.RETRIED: "task_retried",
-            TaskEvent.SUCCEEDED: "task_succeeded",
-            TaskEvent.EXHAUSTED: "task_exhausted",
-            TaskEvent.ARCHIVED: "task_archived",
-            TaskEvent.RESTORED: "task_restored",
-        }[event]
-        fields = {
-            "queue": self._queue,
-            "task_id": headers.get(ID_HEADER),
-            "item": item,
-            "category": headers.get(CATEGORY_HEADER),
-            "template": headers.get(TEMPLATE_HEADER),
-            "policy": headers.get(POLICY_HEADER),
-            "error_type": error_type,
-        }
-        _log.info(name, **fields)
+        if _log.shows_info:
+            name = {
+                TaskEvent.CAPTURED: "task_captured",
+                TaskEvent.RETRIED: "task_retried",
+                TaskEvent.SUCCEEDED: "task_succeeded",
+                TaskEvent.EXHAUSTED: "task_exhausted",
+                TaskEvent.ARCHIVED: "task_archived",
+                TaskEvent.RESTORED: "task_restored",
+            }[event]
+            fields = {
+                "queue": self._queue,
+                "task_id": headers.get(ID_HEADER),
+                "item": item,
+                "category": headers.get(CATEGORY_HEADER),
+                "template": headers.get(TEMPLATE_HEADER),
+                "policy": headers.get(POLICY_HEADER),
+                "error_type": error_type,
+            }
+            _log.info(name, **fields)
         if (meter := self._core.meter) is not None:
             meter.metrics.add(CAPTURE_EVENTS, (self._queue, event.value))
             meter.metrics.set(CAPTURE_UTILIZATION, (self._queue,), self.levels.utilization)

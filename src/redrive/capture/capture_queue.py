@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -21,18 +22,17 @@ from redrive.capture.capture_errors import CaptureDisabledError
 from redrive.capture.capture_monitor import CaptureMonitor
 from redrive.capture.capture_settings import read_settings, resolve_settings
 from redrive.capture.captured_task import CALLBACK, ErrorCategory, category_of
-from redrive.capture.failure_templates import FailureTemplate, check_template, find_template, list_templates
-from redrive.capture.flows import Capture, CaptureReceipt, check_priority
+from redrive.capture.failure_templates import Diagnosis, FailureTemplate, TemplateIndex, check_template, list_templates
+from redrive.capture.flows import Capture, CaptureReceipt, check_priority, encode_metadata
 from redrive.capture.retry_policies import BACKOFFS, BY_CATEGORY, CapturePolicy, Treatment, item_retry
 from redrive.capture.retry_processor import CallbackApp
-from redrive.errors import InvalidInput, InvalidPayload, QueueNotFound
+from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound
 from redrive.model.classify import ErrorClass
 from redrive.model.failure import Failure
-from redrive.model.item import Item, Settled
-from redrive.model.limits import MAX_STORABLE_BYTES, check_label, check_name
+from redrive.model.item import Item, Overrides, Settled
+from redrive.model.limits import DEFAULT_PRIORITY, MAX_STORABLE_BYTES, check_label, check_name
 from redrive.model.payload import encode_payload
 from redrive.model.retry_policy import DelayFunction
-from redrive.model.retry_policy import RetryPolicy as ItemRetry
 from redrive.model.state_machine import Verb
 from redrive.task.context import Context
 from redrive.worker.in_flight import InFlightLog
@@ -106,13 +106,29 @@ class CaptureProgram(WorkerProgram):
         )
 
 
-class Diagnosis(NamedTuple):
-    """What is known about an error, and how it is retried."""
+OWN_NAMES = frozenset(
+    {"task_id", "task", "error", "retry_policy", "max_retries", "metadata", "error_category", "priority"}
+)
+"""Arguments of `enqueue`. No further argument of a callback has such a name."""
 
-    failure: Failure
-    category: ErrorCategory
-    treatment: Treatment
-    template: FailureTemplate | None
+
+def check_extra(extra: Mapping[str, Any]) -> None:
+    """Raise InvalidInput for further arguments that no callback could be given."""
+    if taken := sorted(OWN_NAMES.intersection(extra)):
+        raise InvalidInput(
+            f"a further argument of a task cannot have the name '{taken[0]}', which is one of enqueue itself; choose "
+            f"another name, or put it into the task"
+        )
+
+
+def encode_task(task: Any, extra: Mapping[str, Any]) -> bytes:
+    """Return the payload of a task that the callback runs."""
+    check_extra(extra)
+    try:
+        payload, _ = encode_payload({"task": task, "extra": dict(extra)}, None, MAX_STORABLE_BYTES)
+    except InvalidPayload as problem:
+        raise InvalidPayload(problem.path, f"{problem.problem}; a task is captured as JSON") from None
+    return payload
 
 
 class CaptureQueue:
@@ -139,9 +155,10 @@ class CaptureQueue:
         self._given = given
         self._jitter = jitter
         self._functions: dict[str, DelayFunction] = {}
-        self._retries: dict[Treatment, ItemRetry] = {}
-        self._templates: list[FailureTemplate] = []
-        self._is_open = False
+        self._overrides: dict[Treatment, Overrides] = {}
+        self._added_templates: list[FailureTemplate] = []
+        self._templates = TemplateIndex(list_templates())
+        self.is_open = False
         self.monitor = CaptureMonitor(core, self.name, alerts)
         self.app.on_retried(self._retried)
 
@@ -164,17 +181,25 @@ class CaptureQueue:
         self._functions[name] = function
         self.core.add_backoff(name, function)
 
-    def check_options(self, policy: str | None, max_retries: int | None, priority: str | int | None) -> None:
+    def check_options(
+        self,
+        policy: str | None,
+        max_retries: int | None,
+        metadata: Mapping[str, Any] | None,
+        priority: str | int | None,
+    ) -> None:
         """Raise for options of a guard that no failure could be captured with."""
         default = BY_CATEGORY[ErrorCategory.TRANSIENT]
         treatment = Treatment(policy or default.policy, default.max_retries if max_retries is None else max_retries)
         item_retry(treatment, self._functions, jitter=False)
         check_priority(priority)
+        if metadata is not None:
+            encode_metadata(metadata)
 
     @property
     def templates(self) -> tuple[FailureTemplate, ...]:
         """The templates that errors are compared with, in this order."""
-        return (*self._templates, *list_templates())
+        return self._templates.templates
 
     def add_template(self, template: FailureTemplate) -> None:
         """Compare errors with this template before the built-in ones."""
@@ -182,81 +207,100 @@ class CaptureQueue:
         item_retry(checked.treatment, self._functions, jitter=False)  # raises if it cannot be followed
         if any(known.name == checked.name for known in self.templates):
             raise InvalidInput(f"there is a template '{checked.name}' already; choose another name")
-        self._templates.append(checked)
+        self._added_templates.append(checked)
+        self._templates = TemplateIndex((*self._added_templates, *list_templates()))
 
-    def captures(self, error: BaseException) -> bool:
-        """Whether the strategy captures a failed call."""
-        if not self.settings.enabled:
-            return False
-        if self.strategy is DLQIntegrationStrategy.SELECTIVE:
-            return self.diagnose(error).treatment.policy != CapturePolicy.NEVER
-        return self.strategy is DLQIntegrationStrategy.AUTOMATIC
+    def diagnose_call(self, error: BaseException) -> Diagnosis | None:
+        """Return what is known about the error of a failed call. None: the strategy does not capture it."""
+        is_selective = self.strategy is DLQIntegrationStrategy.SELECTIVE
+        if not self.settings.enabled or not (is_selective or self.strategy is DLQIntegrationStrategy.AUTOMATIC):
+            return None
+        found = self.diagnose(error)
+        return None if is_selective and found.treatment.policy == CapturePolicy.NEVER else found
 
     def diagnose(self, error: BaseException | Failure | str, category: ErrorCategory | str | None = None) -> Diagnosis:
         """Return what is known about an error; `category` takes precedence over what the error says."""
-        failure, templates = settle.failure_of(error, (), None, self.core.clock.now()), self.templates
+        failure, templates = settle.failure_of(error, (), None, self.core.clock.now()), self._templates
         if category is not None:
             wanted = parse_choice("error_category", ErrorCategory, category)
             failure = msgspec.structs.replace(failure, error_class=ErrorClass(wanted.value))
-            templates = tuple(template for template in templates if template.category is wanted)
-        template = find_template(error, failure, templates)
+            templates = templates.by_category[wanted]
+        template = templates.find(error, failure)
         found = category_of(failure.error_class) if template is None else template.category
-        failure = msgspec.structs.replace(failure, error_class=ErrorClass(found.value))
-        return Diagnosis(failure, found, BY_CATEGORY[found] if template is None else template.treatment, template)
+        if found is not category_of(failure.error_class) or failure.error_class is ErrorClass.POISON:
+            failure = msgspec.structs.replace(failure, error_class=ErrorClass(found.value))
+        treatment = BY_CATEGORY[found] if template is None else template.treatment
+        return Diagnosis(failure, found, treatment, template)
 
     def describe(
         self,
         task_id: str,
         name: str,
         payload: bytes,
-        error: BaseException | Failure | str,
+        found: Diagnosis,
         *,
         policy: str | None = None,
         max_retries: int | None = None,
-        category: ErrorCategory | str | None = None,
         metadata: Mapping[str, Any] | None = None,
         priority: str | int | None = None,
         by_category: bool = True,
     ) -> Capture:
         """Return what is captured of a failed call. What is not said is taken from the template or the category of the
         error, or from the defaults of the queue. Raises if any of it is wrong."""
-        found = self.diagnose(error, category)
-        settings = self.settings
-        default = (
-            found.treatment if by_category else Treatment(settings.default_retry_policy, settings.default_max_retries)
-        )
+        treatment, settings = found.treatment, self.settings
+        if not by_category:
+            treatment = Treatment(settings.default_retry_policy, settings.default_max_retries)
         if policy is not None:  # a policy that is named is followed, though errors of this kind are not retried
-            default = Treatment(str(policy), default.max_retries or settings.default_max_retries)
-        treatment = default if max_retries is None else Treatment(default.policy, max_retries)
+            treatment = Treatment(str(policy), treatment.max_retries or settings.default_max_retries)
+        if max_retries is not None:
+            treatment = Treatment(treatment.policy, max_retries)
         return Capture(
             check_label("task_id", task_id),
             name,
             payload,
-            found.failure,
+            found,
             str(treatment.policy),
-            self._retry(treatment),
-            found.category,
-            found.template,
-            metadata,
-            check_priority(priority),
+            self._overrides_of(treatment),
+            None if metadata is None else encode_metadata(metadata),
+            DEFAULT_PRIORITY if priority is None else check_priority(priority),
         )
 
-    def _retry(self, treatment: Treatment) -> ItemRetry:
+    def _overrides_of(self, treatment: Treatment) -> Overrides:
         """Return the retry policy of an item. Tasks of one kind share it."""
-        if type(treatment.max_retries) is int and treatment in self._retries:
-            return self._retries[treatment]
-        made = item_retry(treatment, self._functions, jitter=self._jitter)
-        return self._retries.setdefault(treatment, made)
+        if type(treatment.max_retries) is int and treatment in self._overrides:
+            return self._overrides[treatment]
+        made = Overrides(retry=item_retry(treatment, self._functions, jitter=self._jitter))
+        return self._overrides.setdefault(treatment, made)
 
-    def describe_task(self, task_id: str, task: Any, extra: Mapping[str, Any], error: Any, **options: Any) -> Capture:
-        """Return what is captured of a task that the callback can run."""
+    def describe_task(
+        self,
+        task_id: str,
+        task: Any,
+        extra: Mapping[str, Any],
+        error: BaseException | Failure | str,
+        *,
+        category: ErrorCategory | str | None = None,
+        **options: Any,
+    ) -> Capture:
+        """Return what is captured of a task that `enqueue` was given."""
         if self.strategy is DLQIntegrationStrategy.DISABLED or not self.settings.enabled:
             raise CaptureDisabledError(self.name)
-        try:
-            payload, _ = encode_payload({"task": task, "extra": dict(extra)}, None, MAX_STORABLE_BYTES)
-        except InvalidPayload as problem:
-            raise InvalidPayload(problem.path, f"{problem.problem}; a task is captured as JSON") from None
-        return self.describe(task_id, CALLBACK, payload, error, **{"by_category": False, **options})
+        payload = encode_task(task, extra)
+        return self.describe(task_id, CALLBACK, payload, self.diagnose(error, category), by_category=False, **options)
+
+    def capture_call(
+        self, error: BaseException, task: Any, extra: Mapping[str, Any], task_id: str | None, **options: Any
+    ) -> Flow[str | None]:
+        """Capture a failed call of a function that the callback retries, and return its task id. None: the strategy
+        does not capture it."""
+        yield from self.open()
+        found = self.diagnose_call(error)
+        if found is None:
+            return None
+        id = flows.new_task_id("call") if task_id is None else task_id
+        given = self.describe(id, CALLBACK, encode_task(task, extra), found, **options)
+        yield from self.capture(given)
+        return given.task_id
 
     def capture(self, given: Capture) -> Flow[CaptureReceipt]:
         """Put a task that failed, in a queue that is open."""
@@ -267,12 +311,11 @@ class CaptureQueue:
             self.core.evict_queue(self.name)
             if not self._creates:
                 raise
-            self._is_open = False
+            self.is_open = False
             yield from self.open()
             done = yield from flows.capture(self.core, levels, given)
-        self.monitor.captured(
-            done.id, done.headers, given.failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted
-        )
+        failure = given.diagnosis.failure
+        self.monitor.captured(done.id, done.headers, failure.type, is_new=done.is_new, is_exhausted=done.is_exhausted)
         return done
 
     def archive(self, task_id: str, verb: Verb) -> Flow[bool]:
@@ -306,7 +349,7 @@ class CaptureQueue:
 
     def open(self) -> Flow[None]:
         """Create the queue if it does not exist, and read the settings of a config file, once."""
-        if self._is_open:
+        if self.is_open:
             return
         if self._creates:
             yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
@@ -314,4 +357,6 @@ class CaptureQueue:
             yield from queues.get(self.core, self.name)
         self.settings = yield from read_settings(self.name, self._given)
         self.monitor.levels.max_size = self.settings.max_size
-        self._is_open = True
+        with contextlib.suppress(Forbidden):  # a worker that does not capture need not know
+            yield from self.monitor.levels.refresh(self.core)  # once: the first captures may be many at a time
+        self.is_open = True

@@ -12,6 +12,7 @@ from redrive.broker.flow import Flow
 from redrive.broker.flows.registrations import CAPTURE_KIND, list_registrations
 from redrive.capture.retry_policies import CapturePolicy
 from redrive.errors import InvalidSetting
+from redrive.model.text import suggest
 
 DEFAULT_QUEUE = "captured"
 """The queue of a DeadLetterQueue without a name, and of `[capture]` in a config file."""
@@ -55,9 +56,14 @@ def resolve_settings(
 ) -> CaptureSettings:
     """Return the settings: an argument before a variable, that before what a file applied, that before the default.
 
-    Raises InvalidSetting, which names the argument or the variable, and the range.
+    Raises InvalidSetting, which names the argument or the variable, and the range; also for a variable of that kind
+    which does not exist.
     """
     variables = os.environ if environ is None else environ
+    for unknown in sorted(name for name in variables if name.startswith(PREFIX)):
+        if (named := unknown.removeprefix(PREFIX).lower()) not in NAMES:
+            meant = suggest(named, NAMES, {}) or f"; there are {', '.join(NAMES)}"
+            raise InvalidSetting(unknown, f"names no setting of capture{meant}")
     values: dict[str, Any] = {} if stored is None else dict(msgspec.json.decode(stored))
     for name in NAMES:
         variable = variable_of(name)

@@ -54,6 +54,7 @@ class ErrorCategory(StrEnum):
 
 
 _CATEGORIES = tuple(ErrorCategory)
+_CATEGORY_OF: Mapping[ErrorClass, ErrorCategory] = {ErrorClass(each.value): each for each in ErrorCategory}
 
 STATUS_OF_ITEM: Mapping[Status, DeadLetterStatus] = {
     Status.PENDING: DeadLetterStatus.PENDING,
@@ -146,10 +147,10 @@ def task_of_item(item: Item) -> FailedTask:
         retry_policy=item.headers.get(POLICY_HEADER, ""),
         next_retry_at=None if due is None else to_datetime(due),
         status=STATUS_OF_ITEM[item.status],
-        metadata=_decoded(item.headers.get(METADATA_HEADER)),
+        metadata=decode_metadata(item.headers.get(METADATA_HEADER)),
         error_category=category,
         template=item.headers.get(TEMPLATE_HEADER),
-        advice=item.headers.get(ADVICE_HEADER) or (ADVICE[ErrorClass(category)] if category in _CATEGORIES else ""),
+        advice=advice_for(category, item.headers.get(ADVICE_HEADER)),
         last_error="" if last is None else last.text,
         total_attempts=item.counters.deliveries + 1,
         updated_at=to_datetime(updated_at(item)),
@@ -185,7 +186,7 @@ def category_of_item(item: Item) -> str | None:
 
 def category_of(error_class: ErrorClass) -> ErrorCategory:
     """Return the category of an error class. What killed its worker, or cannot be read, is permanent."""
-    return ErrorCategory.PERMANENT if error_class is ErrorClass.POISON else ErrorCategory(error_class.value)
+    return _CATEGORY_OF.get(error_class, ErrorCategory.PERMANENT)
 
 
 def _task_and_extra(item: Item) -> tuple[Any, dict[str, Any]]:
@@ -199,7 +200,13 @@ def _task_and_extra(item: Item) -> tuple[Any, dict[str, Any]]:
     return {"function": name, "arguments": value}, {}
 
 
-def _decoded(text: str | None) -> dict[str, Any]:
+def advice_for(category: str | None, of_template: str | None) -> str:
+    """Return what an operator can do about an error."""
+    return of_template or (ADVICE[ErrorClass(category)] if category in _CATEGORIES else "")
+
+
+def decode_metadata(text: str | None) -> dict[str, Any]:
+    """Return the metadata of a header."""
     try:
         found = {} if text is None else msgspec.json.decode(text)
     except msgspec.DecodeError:

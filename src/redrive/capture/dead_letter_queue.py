@@ -12,10 +12,10 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
 from redrive.broker.validation import check_integer, check_positive
 from redrive.capture import flows
-from redrive.capture.calls import checked_result, finish, invoke, is_failed_result, run_blocking
+from redrive.capture.calls import checked_result, invoke, is_failed_result, run_blocking
 from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
 from redrive.capture.capture_errors import NoCallbackError, add_note, keep_error
-from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy
+from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy, check_extra
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, FailedTask
 from redrive.capture.declarations import Declarations
 from redrive.capture.flows import TaskFilter, TaskPage
@@ -140,6 +140,7 @@ class DeadLetterQueue(Declarations):
         Returns a dictionary with `status` (`completed` or `failed`) and `result`, or `error`, `dlq_enqueued` and
         `dlq_task_id`. If a failure cannot be captured, its error is raised with a note that says why.
         """
+        check_extra(extra)
         try:
             result = checked_result(invoke(call, task, **extra), self._is_failure)
         except Exception as error:
@@ -147,7 +148,8 @@ class DeadLetterQueue(Declarations):
             answer = {"status": "failed", "error": safe_str(error), "dlq_enqueued": False, "dlq_task_id": None}
             options = {"policy": retry_policy, "max_retries": max_retries, "metadata": metadata, "priority": priority}
             try:
-                captured = finish(self._capture_call(error, task, extra, task_id, options))
+                work = self._queue.capture_call(error, task, extra, task_id, **options)
+                captured = self._broker._finish(work)
             except Exception as problem:
                 captured = problem
             if isinstance(captured, Exception):
@@ -155,18 +157,6 @@ class DeadLetterQueue(Declarations):
                 raise  # what the call raised, with its own cause and context
             return answer if captured is None else {**answer, "dlq_enqueued": True, "dlq_task_id": captured}
         return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}
-
-    def _capture_call(
-        self, error: Exception, task: Any, extra: Mapping[str, Any], task_id: str | None, options: Mapping[str, Any]
-    ) -> str | None:
-        """Capture a failed call, and return its task id. None: the strategy does not capture it."""
-        self._open()
-        if not self._queue.captures(error):
-            return None
-        id = flows.new_task_id("call") if task_id is None else task_id
-        given = self._queue.describe_task(id, task, extra, error, by_category=True, **options)
-        self._run(self._queue.capture(given))
-        return given.task_id
 
     def get_task(self, task_id: str) -> FailedTask | None:
         """Return a task, or None. One that completed is found for a day."""
@@ -196,7 +186,8 @@ class DeadLetterQueue(Declarations):
     def retry_task(self, task_id: str) -> dict[str, Any]:
         """Retry a task now: one run, here, by the callback or the function that it is for.
 
-        Returns `success`, `task_id`, `message`, and `result` or `error`. If the run fails, the task is unchanged.
+        Returns `success`, `task_id`, `message`, and `result` or `error`. If the run fails, that is recorded, and the
+        task is as before: it uses up no retry.
         If this process has no callback, the task is made due now, for a retry processor to run: `success` is False, and
         the message says so.
         """
@@ -211,7 +202,7 @@ class DeadLetterQueue(Declarations):
             except Exception as error:
                 return self._run(retry.fail(error))
             except BaseException:  # an interrupt, or a cancellation: the run has no end
-                finish(self._run(retry.give_back()))
+                self._broker._finish(retry.give_back())
                 raise
         return self._run(retry.complete(value))
 
@@ -311,4 +302,5 @@ class DeadLetterQueue(Declarations):
         return self._broker._run(flow)
 
     def _open(self) -> None:
-        self._run(self._queue.open())
+        if not self._queue.is_open:
+            self._run(self._queue.open())

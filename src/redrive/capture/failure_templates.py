@@ -6,10 +6,11 @@ errors that it was raised from, and its words, decide only within the category t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+
+import msgspec
 
 from redrive.broker.flows.inspection import parse_choice
 from redrive.capture.captured_task import ErrorCategory, category_of
@@ -22,7 +23,8 @@ from redrive.model.failure import Failure
 from redrive.model.limits import check_name
 
 MAX_ADVICE_CHARS = 200
-_MAX_CAUSES = 8
+_MAX_CAUSES = 7
+"""Errors that an error was raised from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,58 +57,81 @@ class FailureTemplate:
         return bool(self.types or self.status_codes or self.codes or self.phrases)
 
 
-class _Evidence(NamedTuple):
-    """What one exception says by its type and its attributes."""
+class Diagnosis(msgspec.Struct, frozen=True, gc=False):
+    """What is known about an error, and how it is retried."""
 
-    names: frozenset[str]
-    """All names of its type, and of the types that this derives from."""
-    status_code: int | None = None
-    codes: frozenset[str] = frozenset()
-
-    def fits(self, template: FailureTemplate) -> bool:
-        return not (
-            self.codes.isdisjoint(template.codes)
-            and self.status_code not in template.status_codes
-            and self.names.isdisjoint(template.types)
-        )
+    failure: Failure
+    category: ErrorCategory
+    treatment: Treatment
+    template: FailureTemplate | None = None
 
 
-def find_template(
-    error: BaseException | Failure | str, failure: Failure, templates: Sequence[FailureTemplate]
-) -> FailureTemplate | None:
-    """Return the first template that an error fits; `failure` is what was read from it."""
-    own, *causes = _evidence(error, failure)
-    for template in templates:
-        if own.fits(template):
-            return template
-    category = category_of(failure.error_class)
-    alike = [template for template in templates if template.category is category]
-    for cause in causes:
-        for template in alike:
-            if cause.fits(template):
-                return template
-    words = spaced_words(failure.text)
-    return next((each for each in alike if any(_phrase(text) in words for text in each.phrases)), None)
+class TemplateIndex:
+    """Templates in the order in which they are tried, found by what an error says instead of one after the other."""
 
+    def __init__(self, templates: Iterable[FailureTemplate]) -> None:
+        self.templates = tuple(templates)
+        self._none = len(self.templates)
+        """The position if no template fits."""
+        self._of_type: dict[str, int] = {}
+        """The first template with this name of a type. Below, with this status or error code."""
+        self._of_status_code: dict[int, int] = {}
+        self._of_code: dict[str, int] = {}
+        for position, template in enumerate(self.templates):
+            for name in template.types:
+                self._of_type.setdefault(name, position)
+            for status_code in template.status_codes:
+                self._of_status_code.setdefault(status_code, position)
+            for code in template.codes:
+                self._of_code.setdefault(code, position)
+        self._phrases = [(spaced_words(text), template) for template in self.templates for text in template.phrases]
+        self._first_of_names = lru_cache(maxsize=1024)(self._search_names)
 
-def _evidence(error: BaseException | Failure | str, failure: Failure) -> Iterator[_Evidence]:
-    """What an error says, then what the exceptions say that it was raised from, nearest first."""
-    if not isinstance(error, BaseException):
-        yield _Evidence(_all_names(failure.type, failure.bases))
-        return
-    link: BaseException | None = error
-    for _ in range(_MAX_CAUSES):
-        if link is not None:
-            yield _Evidence(_all_names(*names_of_error(link)), status_code_of(link), codes_of(link))
+    @cached_property
+    def by_category(self) -> dict[ErrorCategory, TemplateIndex]:
+        """The templates of each category."""
+        return {
+            category: TemplateIndex(template for template in self.templates if template.category is category)
+            for category in ErrorCategory
+        }
+
+    def find(self, error: BaseException | Failure | str, failure: Failure) -> FailureTemplate | None:
+        """Return the first template that an error fits; `failure` is what was read from it."""
+        if not isinstance(error, BaseException):
+            found = self._first(failure.type, failure.bases)
+            return found or self.by_category[category_of(failure.error_class)]._first_of_text(failure.text)
+        if (found := self._first_of_exception(error)) is not None:
+            return found
+        alike, link = self.by_category[category_of(failure.error_class)], error.__cause__
+        for _ in range(_MAX_CAUSES):
+            if link is None:
+                break
+            if (found := alike._first_of_exception(link)) is not None:
+                return found
             link = link.__cause__
+        return alike._first_of_text(failure.text)
 
+    def _first_of_exception(self, error: BaseException) -> FailureTemplate | None:
+        return self._first(*names_of_error(error), status_code_of(error), codes_of(error))
 
-_phrase = lru_cache(maxsize=1024)(spaced_words)
+    def _first(
+        self, error_type: str, bases: tuple[str, ...], status_code: int | None = None, codes: Iterable[str] = ()
+    ) -> FailureTemplate | None:
+        position = self._first_of_names(error_type, bases)
+        if status_code is not None:
+            position = min(position, self._of_status_code.get(status_code, self._none))
+        for code in codes:
+            position = min(position, self._of_code.get(code, self._none))
+        return self.templates[position] if position < self._none else None
 
+    def _search_names(self, error_type: str, bases: tuple[str, ...]) -> int:
+        """Return the position by all names of a type, and of the types that it derives from."""
+        names = (name for each in (error_type, *bases) for name in names_of(each))
+        return min((self._of_type[name] for name in names if name in self._of_type), default=self._none)
 
-@lru_cache(maxsize=4096)
-def _all_names(error_type: str, bases: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(name for each in (error_type, *bases) for name in names_of(each))
+    def _first_of_text(self, text: str) -> FailureTemplate | None:
+        words = spaced_words(text)
+        return next((template for phrase, template in self._phrases if phrase in words), None)
 
 
 def check_template(template: FailureTemplate) -> FailureTemplate:
@@ -115,8 +140,10 @@ def check_template(template: FailureTemplate) -> FailureTemplate:
         raise InvalidInput(f"a template is a FailureTemplate, not {template!r:.60}")
     name = check_name("template", template.name)
     for what in ("types", "status_codes", "codes", "phrases"):
-        if not isinstance(getattr(template, what), tuple):
-            raise InvalidInput(f"{what} of template '{name}' are a tuple, not {getattr(template, what)!r:.40}")
+        signs, kind = getattr(template, what), int if what == "status_codes" else str
+        if not isinstance(signs, tuple) or not all(isinstance(sign, kind) for sign in signs):
+            words = "numbers" if kind is int else "texts"
+            raise InvalidInput(f"{what} of template '{name}' are a tuple of {words}, not {signs!r:.40}")
     if not template.has_condition:
         raise InvalidInput(f"no error fits template '{name}'; give it types, status_codes, codes or phrases")
     category = parse_choice("category", ErrorCategory, template.category)

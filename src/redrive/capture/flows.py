@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import os
+import random
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import deliveries, registrations
@@ -29,8 +32,9 @@ from redrive.capture.captured_task import (
     next_retry_at,
     task_of_item,
 )
-from redrive.capture.failure_templates import FailureTemplate
+from redrive.capture.failure_templates import Diagnosis
 from redrive.capture.retry_policies import CapturePolicy, policy_of_item
+from redrive.clock import Instant
 from redrive.contract.admin_calls import Registration, VersionConflict
 from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import FindItems, GetItem, GetStats, Page
@@ -44,15 +48,13 @@ from redrive.errors import (
     short_repr,
 )
 from redrive.model import limits
-from redrive.model.failure import Failure
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Overrides, Status
-from redrive.model.judge import Dead
+from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
 from redrive.model.payload import JSON, encode_payload
 from redrive.model.queue import Queue, QueueStats
-from redrive.model.retry_policy import RetryPolicy
 from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 
@@ -64,6 +66,9 @@ PAGE = 500
 MAX_LISTED = 1_000
 MAX_METADATA_BYTES = MAX_HEADERS_BYTES // 2
 _log = events.logger("redrive.capture")
+_random = random.Random()  # a program may seed that of the module
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
 _COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)
 """Statuses of tasks whose categories and policies are counted."""
 _ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
@@ -72,7 +77,7 @@ _ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
 }
 
 
-class Capture(NamedTuple):
+class Capture(msgspec.Struct, frozen=True, gc=False):
     """A task that failed, to be captured."""
 
     task_id: str
@@ -80,25 +85,37 @@ class Capture(NamedTuple):
     """The function that can run it."""
     payload: bytes
     """JSON."""
-    failure: Failure
+    diagnosis: Diagnosis
     policy: str
-    retry: RetryPolicy
+    overrides: Overrides
     """What the policy means for the item."""
-    category: ErrorCategory
-    template: FailureTemplate | None = None
-    metadata: Mapping[str, Any] | None = None
+    metadata: str | None = None
+    """JSON."""
     priority: int = DEFAULT_PRIORITY
 
 
-class CaptureReceipt(NamedTuple):
+class CaptureReceipt(msgspec.Struct, frozen=True, gc=False):
     """A task that was captured."""
 
     id: ItemId
     headers: Mapping[str, str]
     is_new: bool
     """False: it is one more failure of a known task."""
-    is_exhausted: bool
-    """A new one is not retried."""
+    verdict: Verdict
+    """What becomes of a new one."""
+    at: Instant
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether a new one is not retried."""
+        return isinstance(self.verdict, Dead)
+
+    @property
+    def is_stored_as_given(self) -> bool:
+        """Whether the task is what was captured: new, and still in this queue."""
+        return self.is_new and (
+            not isinstance(self.verdict, Dead) or (self.verdict.to is None and not self.verdict.drop)
+        )
 
 
 def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureReceipt]:
@@ -107,30 +124,27 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
     Raises CaptureFullError for a new task, and IdempotencyConflict for another task under a known id.
     """
     queue = yield from core.queue(levels.queue)
+    failure = given.diagnosis.failure
     headers = _headers(given)
     item = NewItem(  # all of it was checked when the failure was described
-        given.payload,
-        JSON,
-        headers,
-        given.priority,
-        idempotency_key=given.task_id,
-        overrides=Overrides(retry=given.retry),
+        given.payload, JSON, headers, given.priority, idempotency_key=given.task_id, overrides=given.overrides
     )
-    try:
-        yield from levels.check_room(core)
-    except CaptureFullError as full:
+    if not levels.has_room(core.clock.now()):
         try:
-            is_known = (yield from _owner(core, queue.name, given.task_id)) is not None
-        except Forbidden:  # the caller may capture, and not read
-            is_known = False
-        if not is_known:
-            raise full from None
+            yield from levels.check_room(core)
+        except CaptureFullError as full:
+            try:
+                is_known = (yield from _owner(core, queue.name, given.task_id)) is not None
+            except Forbidden:  # the caller may capture, and not read
+                is_known = False
+            if not is_known:
+                raise full from None
 
     def judge(queue: Queue) -> Judged:
-        return Judged(given.failure, judge_first_failure(core, queue, given.failure, item.overrides))
+        return Judged(failure, judge_first_failure(core, queue, failure, item.overrides))
 
-    receipt, verdict = yield from put_judged(core, queue, item, judge)
-    return CaptureReceipt(receipt.id, headers, not receipt.duplicate, isinstance(verdict, Dead))
+    done = yield from put_judged(core, queue, item, judge)
+    return CaptureReceipt(done.receipt.id, headers, not done.receipt.duplicate, done.verdict, done.at)
 
 
 def _headers(given: Capture) -> dict[str, str]:
@@ -139,16 +153,16 @@ def _headers(given: Capture) -> dict[str, str]:
         TASK_HEADER: given.name,
         ID_HEADER: given.task_id,
         POLICY_HEADER: given.policy,
-        CATEGORY_HEADER: given.category.value,
+        CATEGORY_HEADER: given.diagnosis.category.value,
     }
-    if given.template is not None:
-        headers |= {TEMPLATE_HEADER: given.template.name, ADVICE_HEADER: given.template.advice}
+    if (template := given.diagnosis.template) is not None:
+        headers[TEMPLATE_HEADER], headers[ADVICE_HEADER] = template.name, template.advice
     if given.metadata is not None:
-        headers[METADATA_HEADER] = _encoded_metadata(given.metadata)
+        headers[METADATA_HEADER] = given.metadata
     return headers
 
 
-def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
+def encode_metadata(metadata: Mapping[str, Any]) -> str:
     """Return metadata as the text of a header."""
     if not isinstance(metadata, Mapping):
         raise InvalidInput(f"metadata is a mapping from names to values, not {short_repr(metadata, 60)}")
@@ -164,7 +178,7 @@ def _encoded_metadata(metadata: Mapping[str, Any]) -> str:
 
 def new_task_id(name: str) -> str:
     """Return an id for a call of a function that gives none."""
-    return f"{name[:80]}-{secrets.token_hex(16)}"
+    return f"{name[:80]}-{_random.getrandbits(128):032x}"
 
 
 def check_priority(priority: str | int | None) -> int:

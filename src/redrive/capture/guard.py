@@ -8,25 +8,24 @@ that says where the task is; if it could not be captured, the note says why.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from types import MethodType
+from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeGuard, TypeVar, overload
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
-from redrive.capture.calls import finish_async
+from redrive.capture.calls import awaiting
 from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
-from redrive.model.exception import safe_str
+from redrive.model.exception import own_attributes, safe_str
 from redrive.model.limits import check_name
 from redrive.task.arguments import Arguments
 from redrive.telemetry import events
@@ -96,7 +95,7 @@ class Guard:
 
     def __init__(self, queue: CaptureQueue, function: Callable[..., Any], options: GuardOptions) -> None:
         _check(function, options)
-        queue.check_options(options.policy, options.max_retries, options.priority)
+        queue.check_options(options.policy, options.max_retries, options.metadata, options.priority)
         self._queue = queue
         self._options = options
         self._function = function
@@ -110,11 +109,14 @@ class Guard:
             self._register(function)
 
     def _register(self, function: Callable[..., Any]) -> None:
-        self._queue.app.register(self.name, function, self._options.timeout if _is_async(function) else None)
+        if _is_async(function):
+            self._queue.app.register(self.name, function, self._options.timeout)
+        else:
+            self._queue.app.register(self.name, awaiting(function))
 
     def wrap(self) -> Callable[..., Any]:
         """Return the function that is called instead."""
-        wrapper = self._async_wrapper() if _is_async(self._function) else self._wrapper()
+        wrapper = self._async_wrapper(self._function) if _is_async(self._function) else self._wrapper()
         setattr(wrapper, _GUARD, self)
         return wrapper
 
@@ -136,7 +138,9 @@ class Guard:
             call = _Call(_call.get())
             _call.set(call)
             try:
-                return function(*args, **kwargs)
+                value = function(*args, **kwargs)
+                if value.__class__ is not CoroutineType:
+                    return value
             except Exception as error:
                 try:
                     task_id = Broker(self._queue.core)._run(self._capture(call, error, args, kwargs))
@@ -148,12 +152,15 @@ class Guard:
                 return Captured(task_id)
             finally:
                 _call.set(call.outer)
+            # The call has only started: it fails, if at all, when this is awaited.
+            return self._async_wrapper(lambda *_, **__: value)(*args, **kwargs)
 
         return guarded
 
-    def _async_wrapper(self) -> Callable[..., Any]:
-        function, timeout = self._function, self._options.timeout
+    def _async_wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        timeout = self._options.timeout
         seconds = None if timeout is None else parse_duration(timeout, "timeout") / SECOND
+        broker = AsyncBroker(self._queue.core)
         caught = BaseException if self._options.on_cancel == "capture" else Exception
 
         @functools.wraps(function)
@@ -169,7 +176,7 @@ class Guard:
                     raise
                 work = self._capture(call, error, args, kwargs)
                 try:
-                    task_id = await finish_async(AsyncBroker(self._queue.core)._run(work))
+                    task_id = await broker._finish(work)
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
@@ -186,10 +193,12 @@ class Guard:
     ) -> Flow[str | None]:
         """Capture a failed call, and return its task id. None: the strategy does not capture it."""
         queue, options = self._queue, self._options
-        yield from queue.open()
-        known = _captured_within(call, error)
-        if known is not None or not queue.captures(error):
+        if not queue.is_open:
+            yield from queue.open()
+        if (known := _captured_within(call, error)) is not None:
             return known
+        if (found := queue.diagnose_call(error)) is None:
+            return None
         task_id = new_task_id(self.name) if options.key is None else options.key(*args, **kwargs)
         if self._needs_object:
             args = args[1:]
@@ -199,7 +208,7 @@ class Guard:
             task_id,
             self.name,
             self._arguments.encode(args, kwargs),
-            error,
+            found,
             policy=options.policy,
             max_retries=options.max_retries,
             metadata=options.metadata,
@@ -223,11 +232,8 @@ class Guard:
 
 def _captured_within(call: _Call, error: BaseException) -> str | None:
     """Return the task id of an error that a guard within this call has captured."""
-    with contextlib.suppress(AttributeError):  # whatever `__getattr__` of its class says
-        task_id, captured_in = object.__getattribute__(error, _MARK)
-        if captured_in.is_within(call):
-            return str(task_id)
-    return None
+    task_id, captured_in = own_attributes(error).get(_MARK, (None, None))  # whatever `__getattr__` of its class says
+    return task_id if captured_in is not None and captured_in.is_within(call) else None
 
 
 def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:

@@ -136,10 +136,10 @@ class ManualRetry:
         return max(0, (item.ready_at or 0) - self._queue.core.clock.now())
 
     def fail(self, error: Exception) -> Flow[Answer]:
-        """The run failed: that is recorded, and the task is unchanged otherwise."""
+        """The run failed: that is recorded, and the task is as before. The run uses up no retry."""
         lease, item = self._lease, self._item
         verdict = None if item.status is Status.DEAD else RetryVerdict(self._delay_left(item), Status.FAILED)
-        settled = yield from settle.fail(self._queue.core, lease, error, False, verdict)
+        settled = yield from settle.fail(self._queue.core, lease, error, False, verdict, is_counted=False)
         self._observe("failed")
         self._queue.monitor.failed(lease.id, lease.headers, names_of_error(error)[0], is_exhausted=False)
         status = STATUS_OF_ITEM[settled.status or Status.DEAD]

@@ -1,4 +1,4 @@
-"""What `enqueue` returns: the stored task, or the one given if the caller may capture and not read."""
+"""What `enqueue` returns: a new task as it was stored; a known one as the store has it, if the caller may read it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 
 from redrive.broker.flow import Flow
 from redrive.capture import flows
-from redrive.capture.captured_task import DeadLetterStatus, FailedTask
+from redrive.capture.captured_task import DeadLetterStatus, FailedTask, advice_for, decode_metadata
 from redrive.capture.flows import Capture, CaptureReceipt
-from redrive.clock import to_datetime
+from redrive.clock import Instant, to_datetime
 from redrive.errors import Forbidden
+from redrive.model.judge import RetryVerdict
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -19,32 +20,39 @@ if TYPE_CHECKING:
 
 def task_of_receipt(core: Core, queue: str, given: Capture, receipt: CaptureReceipt) -> Flow[FailedTask]:
     """Return a task that was captured."""
-    try:
-        found: FailedTask | None = yield from flows.get_task(core, queue, given.task_id)
-    except Forbidden:
-        found = None
-    return _as_given(core, given, receipt) if found is None else found
+    if not receipt.is_stored_as_given:
+        try:
+            found: FailedTask | None = yield from flows.get_task(core, queue, given.task_id)
+        except Forbidden:
+            found = None
+        if found is not None:
+            return found
+    return _as_given(given, receipt)
 
 
-def _as_given(core: Core, given: Capture, receipt: CaptureReceipt) -> FailedTask:
-    """Return the task without what only the store knows: earlier failures, and when it is retried."""
+def _as_given(given: Capture, receipt: CaptureReceipt) -> FailedTask:
+    """Return a new task. Of one that is known, this does not have what only the store knows: earlier failures."""
     values = msgspec.json.decode(given.payload)
-    failure = given.failure
-    is_retried = not receipt.is_exhausted
+    failure, category, template = given.diagnosis.failure, given.diagnosis.category, given.diagnosis.template
+    at, verdict, retry = receipt.at, receipt.verdict, given.overrides.retry
+    assert retry is not None
+    next_at = Instant(at + verdict.delay) if isinstance(verdict, RetryVerdict) else None
     return FailedTask(
         task_id=given.task_id,
         task=values["task"],
         extra=values["extra"],
         error=failure.text,
-        failed_at=to_datetime(core.clock.now()),
-        max_retries=given.retry.attempts - 1 if is_retried else 0,
+        failed_at=to_datetime(at),
+        max_retries=retry.attempts - 1,
         retry_policy=given.policy,
-        status=DeadLetterStatus.PENDING if is_retried else DeadLetterStatus.EXHAUSTED,
-        metadata=dict(given.metadata or {}),
-        error_category=given.category.value,
-        template=None if given.template is None else given.template.name,
-        advice="" if given.template is None else given.template.advice,
+        next_retry_at=None if next_at is None else to_datetime(next_at),
+        status=DeadLetterStatus.PENDING if next_at is not None else DeadLetterStatus.EXHAUSTED,
+        metadata=decode_metadata(given.metadata),
+        error_category=category.value,
+        template=None if template is None else template.name,
+        advice=advice_for(category, None if template is None else template.advice),
         last_error=failure.text,
+        updated_at=to_datetime(at),
         error_type=failure.type,
         fingerprint=failure.fingerprint,
         traceback=failure.traceback,

@@ -12,7 +12,7 @@ from redrive.broker.core import Core
 from redrive.broker.flow import Flow
 from redrive.broker.flows import queues
 from redrive.broker.flows.deliveries import queue_name
-from redrive.connect import connect
+from redrive.connect import connect, token_for
 from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput, short_repr
 from redrive.mailbox import flows
@@ -39,7 +39,8 @@ _Any = TypeVar("_Any")
 class Mailbox(Generic[T, R]):
     """A queue whose items are messages of one type.
 
-    broker: a `Broker`, or a URL as for `connect`; then the mailbox closes what it opened.
+    broker: a `Broker`, or a URL as for `connect`; then the mailbox closes what it opened, and a server
+    knows it by the variable REDRIVE_TOKEN.
     body, reply: the types of messages and of their replies, any that msgspec can decode from JSON; unset, JSON values.
     settings: those of the queue, if it has to be created. A queue that exists keeps its settings.
     """
@@ -59,7 +60,7 @@ class Mailbox(Generic[T, R]):
         defaults = flows.DEAD_LETTER_SETTINGS if self._body_type.is_a(DeadLetter) else {}
         self._settings = {**defaults, **(settings or {})}
         self._owns_broker = isinstance(broker, str)
-        self._broker = connect(broker) if isinstance(broker, str) else broker
+        self._broker = connect(broker, token=token_for(broker)) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Broker):
             raise InvalidInput(f"a mailbox takes a Broker or a URL, not {short_repr(broker, 60)}")
         self._worker = worker_name()

@@ -229,9 +229,13 @@ def open_breaker(
 
 
 def reopen(breaker: Breaker, now: Instant, running: tuple[ItemId, ...] = ()) -> Breaker:
-    """The breaker after a probe failed: open for twice as long. Probes that still run stay probes."""
+    """The breaker after a probe failed: open for twice as long. Probes that still run stay probes.
+
+    If those fail before it is half-open again, that is no news: they are tried again then.
+    """
     open_for = min(2 * breaker.open_for, max(LONGEST_OPEN_FOR, breaker.open_for))
-    return msgspec.structs.replace(breaker, until=Instant(now + open_for), open_for=open_for, probes=running)
+    until = Instant(now + open_for)
+    return msgspec.structs.replace(breaker, until=until, open_for=open_for, probes=running, probing_since=None)
 
 
 def breaker_changes(before: tuple[Breaker, ...], after: tuple[Breaker, ...]) -> Iterator[tuple[bool, Breaker]]:

@@ -31,6 +31,8 @@ MAX_LINE_CHARS = 200
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
+_own_attributes = BaseException.__dict__["__dict__"].__get__
+
 
 def safe_str(error: BaseException) -> str:
     """Its text, clean and bounded, or why that could not be read."""
@@ -61,6 +63,11 @@ def _name(kind: type) -> str:
 def plain_name(error: BaseException) -> str:
     """The class's own name by way of `type` itself, which nothing in the class can change."""
     return clean_text(type.__dict__["__name__"].__get__(type(error)), MAX_TYPE_BYTES)
+
+
+def own_attributes(error: BaseException) -> dict[str, Any]:
+    """What was set on an exception, regardless of how its class reads and writes attributes."""
+    return _own_attributes(error)  # type: ignore[no-any-return]
 
 
 def safe_getattr(owner: object, name: str) -> object:

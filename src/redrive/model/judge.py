@@ -71,10 +71,10 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
 Verdict = RetryVerdict | Dead
 
 
-def count_outcome(counters: Counters, outcome_kind: OutcomeKind) -> Counters:
-    """The counters once an ending is counted."""
+def count_outcome(counters: Counters, outcome_kind: OutcomeKind, *, is_counted: bool = True) -> Counters:
+    """The counters once an ending is counted, if it is."""
     match outcome_kind:
-        case OutcomeKind.FAILED:
+        case OutcomeKind.FAILED if is_counted:
             return msgspec.structs.replace(counters, failures=counters.failures + 1)
         case OutcomeKind.LOST:
             return msgspec.structs.replace(counters, losses=counters.losses + 1)
@@ -240,4 +240,4 @@ def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
     rule = backoff_for(settings.retry, failure)
     if rule.schedule is BackoffKind.NEVER and rule is not settings.retry.delay:
         return True  # decided for this type or class of error, not for the queue as a whole
-    return any(name in settings.final_errors for name in failure.type_names)
+    return bool(settings.final_errors) and any(name in settings.final_errors for name in failure.type_names)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
-from redrive.model.caller_input import exact_str, table
+from redrive.model.caller_input import exact_str, is_of_a_signal, table
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
@@ -192,7 +192,9 @@ def _ask(function: DelayFunction | None, n: int) -> int | None:
         if isinstance(answer, bool) or not answer >= 0:
             return None
         return int(min(answer, MAX_DURATION // SECOND) * SECOND)
-    except Exception:
+    except BaseException as error:  # SystemExit, say: a function that cannot be used ends nothing
+        if isinstance(error, KeyboardInterrupt) or is_of_a_signal(error):
+            raise
         return None
 
 

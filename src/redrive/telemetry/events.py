@@ -50,6 +50,11 @@ class Log:
         """For whoever looks for a mistake in the program."""
         self._emit(logging.DEBUG, event, fields)
 
+    @property
+    def shows_info(self) -> bool:
+        """Whether `info` writes anything."""
+        return self._stdlib.isEnabledFor(logging.INFO)
+
     def info(self, event: str, **fields: Any) -> None:
         """What is as it should be."""
         self._emit(logging.INFO, event, fields)

@@ -18,3 +18,6 @@ class BrokerBase:
 
     def _run(self, flow: Flow[_T]) -> _T:
         return run(self._core, flow)
+
+    _finish = _run
+    """A call that blocks is not cancelled."""

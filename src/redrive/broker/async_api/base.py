@@ -12,6 +12,7 @@ from redrive.broker.flow import (
     Flow,
     OnStore,
     ReadQuery,
+    TimedCommit,
     WaitForQueue,
     perform_effect,
     raise_if_refused,
@@ -21,6 +22,13 @@ from redrive.contract import Call, Query
 from redrive.errors import RedriveError
 
 _T = TypeVar("_T")
+
+
+class _UncancelledTask(asyncio.Task[_T]):
+    """A task that whoever is cancelled while awaiting it, and the end of the event loop, wait for."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
 
 
 class AsyncBrokerBase:
@@ -68,6 +76,43 @@ class AsyncBrokerBase:
         finally:
             flow.close()
 
+    async def _finish(self, flow: Flow[_T]) -> _T:
+        """Drive a flow to its end, even if this coroutine is cancelled: that is raised then."""
+        cancelled: asyncio.CancelledError | None = None
+        result: Any = None
+        try:
+            step = next(flow)
+            while True:
+                done = self._start(step)
+                try:
+                    await done
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                except RedriveError:
+                    pass
+                try:
+                    answer = done.result()
+                except RedriveError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as end:
+            result = end.value
+        except Exception:
+            if cancelled is None:
+                raise
+        finally:
+            flow.close()
+        if cancelled is not None:
+            raise cancelled
+        return result  # type: ignore[no-any-return]  # what the flow returned
+
+    def _start(self, step: Effect) -> asyncio.Future[Any]:
+        """Start a step, and return its future, which is not cancelled with what awaits it."""
+        if step.__class__ is TimedCommit and not self._ahead:
+            return self._core.committer.submit_many((step.call,), uncancelled=True)
+        return _UncancelledTask(self._take(step), loop=asyncio.get_running_loop())
+
     async def _look(self, flow: Flow[_T]) -> _T:
         """Drive a flow that only asks to its end in a thread: to take secrets out of large items takes its time too."""
         return await asyncio.get_running_loop().run_in_executor(None, run, self._core, flow)
@@ -87,6 +132,10 @@ class AsyncBrokerBase:
         match step:
             case CommitCalls(calls):
                 return await asyncio.gather(*map(self._submit, calls))
+            case TimedCommit(call):
+                if self._ahead:
+                    await self._answered()
+                return await self._core.committer.submit_many((call,))
             case ReadQuery(query):
                 return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
             case WaitForQueue():

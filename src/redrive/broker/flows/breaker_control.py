@@ -101,7 +101,7 @@ def open_by_hand(
 
     changed = yield from _change(core, queue, kind, change, name, note)
     breaker = next(each for each in changed.breakers if each.kind == kind)
-    yield from enforce(core, changed, breaker)
+    yield from enforce(core, changed, (breaker,))
     return (yield from breaker_status(core, changed, breaker))
 
 
@@ -117,7 +117,7 @@ def close_by_hand(core: Core, queue: str, kind: str, note: str | None, actor: st
     changed = yield from _change(core, queue, kind, change, name, check_note("note", note))
     released = 0
     while breaker := next((each for each in changed.breakers if each.kind == kind and each.is_closing), None):
-        released += yield from enforce(core, changed, breaker)
+        released += yield from enforce(core, changed, (breaker,))
         changed = yield from get(core, changed.name)
     return released
 

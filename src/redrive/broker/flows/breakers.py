@@ -7,6 +7,7 @@ each change. What follows from a state (holds, releases) is done by any process 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ class BreakerMonitor:
         self.counts = FailureCounts()
         self.judged_at: Instant | None = None
         self.sweeps: dict[tuple[str, str, Instant], Sweep] = {}
-        """By queue, kind and opening."""
+        """By queue, kind and opening. Breakers that opened together share one."""
         self.hooks: list[BreakerHook] = []
 
     def forget(self, guarded: Sequence[Queue], now: Instant) -> None:
@@ -93,14 +94,18 @@ class Sweep:
     """The search for items that failed before a breaker opened: failed ones, then pending ones, page by page."""
 
     def __init__(self) -> None:
-        self.statuses = list(WAITING_STATUSES)
-        self.cursor: str | None = None
+        self.place: tuple[Status, str | None] | None = (WAITING_STATUSES[-1], None)
+        """The status and the cursor of the next page. None: all is found."""
 
-    def advance(self, cursor: str | None) -> None:
-        """Go on with the next page, or the next status."""
-        self.cursor = cursor
-        if cursor is None:
-            self.statuses.pop()
+    def turn(self, place: tuple[Status, str | None], cursor: str | None) -> None:
+        """Go on after the page at that place, unless another thread has: an operator's, beside the maintenance."""
+        if self.place is not place:
+            return
+        left = WAITING_STATUSES[: WAITING_STATUSES.index(place[0])]
+        if cursor is not None:
+            self.place = (place[0], cursor)
+        else:
+            self.place = (left[-1], None) if left else None
 
 
 def step(core: Core) -> Flow[int]:
@@ -119,7 +124,7 @@ def step(core: Core) -> Flow[int]:
     yield from _read_completions(monitor.counts, guarded)
     changed = 0
     for queue in guarded:
-        changed += yield from _step_queue(core, queue)
+        changed += yield from _step(core, queue)
     if changed >= MAINTENANCE_BATCH:
         monitor.judged_at = None  # there is probably more to hold or release
     return changed
@@ -154,7 +159,7 @@ def _read_completions(counts: FailureCounts, queues: Iterable[Queue]) -> Flow[No
             counts.add_stats(stats)
 
 
-def _step_queue(core: Core, queue: Queue) -> Flow[int]:
+def _step(core: Core, queue: Queue) -> Flow[int]:
     """Advance the breakers of one queue, open others, and do what follows from their states."""
     now = core.clock.now()
     gate = queue_gate(queue)
@@ -170,10 +175,7 @@ def _step_queue(core: Core, queue: Queue) -> Flow[int]:
     changed = yield from change_breakers(core, queue, breakers, gate)
     if changed is None:
         return 0  # another process was first
-    count = 0
-    for breaker in changed.breakers:
-        count += yield from enforce(core, changed, breaker)
-    return count
+    return (yield from enforce(core, changed, changed.breakers))
 
 
 def rule_for(queue: Queue, kind: str) -> BreakerRule:
@@ -228,21 +230,21 @@ def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> F
     if breaker.state(now) is not BreakerState.HALF_OPEN:
         return breaker, gate
     leased = () if gate is None else gate.leased
-    outcomes = yield from _outcomes(breaker, breaker.probes if breaker.holds else leased)
-    running = _ids_with(outcomes, ProbeOutcome.RUNNING)
+    outcomes = yield from _outcomes(queue, breaker, breaker.probes if breaker.holds else leased)
+    running = _with(outcomes, ProbeOutcome.RUNNING)
     if ProbeOutcome.FAILED in outcomes.values():
         breaker = reopen(breaker, now, running if breaker.holds else ())
         return breaker, gate if breaker.holds else breaker_gate(breaker, rule, running)
-    if len(_ids_with(outcomes, ProbeOutcome.PASSED)) >= rule.probes:
+    if len(_with(outcomes, ProbeOutcome.PASSED)) >= rule.probes:
         return close(breaker, gate)
     if not breaker.holds:  # the allowance of a probe that no worker has is given again
-        return breaker, breaker_gate(breaker, rule, _ids_with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING))
-    kept = _ids_with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING, ProbeOutcome.WAITING)
+        return breaker, breaker_gate(breaker, rule, _with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING))
+    kept = _with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING, ProbeOutcome.WAITING)
     chosen = yield from _choose(queue, breaker, rule.probes - len(kept))
     if chosen:
         mark = core.breakers.counts.position or 0
         return msgspec.structs.replace(breaker, probes=(*kept, *chosen), probing_since=now, mark=mark), gate
-    if len(_ids_with(outcomes, ProbeOutcome.PASSED)) == len(kept):
+    if len(_with(outcomes, ProbeOutcome.PASSED)) == len(kept):
         return close(breaker, gate)  # nothing waits for it
     return breaker, gate
 
@@ -252,12 +254,24 @@ def close(breaker: Breaker, gate: Gate | None) -> tuple[Breaker | None, Gate | N
     return (msgspec.structs.replace(breaker, is_closing=True, probes=()), gate) if breaker.holds else (None, None)
 
 
-def _outcomes(breaker: Breaker, probes: tuple[ItemId, ...]) -> Flow[dict[ItemId, ProbeOutcome]]:
+def _outcomes(queue: Queue, breaker: Breaker, probes: tuple[ItemId, ...]) -> Flow[dict[ItemId, ProbeOutcome]]:
     outcomes: dict[ItemId, ProbeOutcome] = {}
     items = yield from _items(probes)
     for id, item in zip(probes, items, strict=True):
-        outcomes[id] = (yield from _removed_outcome(breaker, id)) if item is None else probe_outcome(breaker, item)
+        if item is None:
+            outcomes[id] = yield from _last_words(breaker, id)
+        else:
+            outcome = probe_outcome(breaker, item)
+            is_lost = outcome is ProbeOutcome.WAITING and not _can_be_probe(queue, item)
+            outcomes[id] = ProbeOutcome.GONE if is_lost else outcome
     return outcomes
+
+
+def _can_be_probe(queue: Queue, item: Item) -> bool:
+    """Whether nothing but breakers keeps an item from being leased from this queue: a person may never release it."""
+    return item.queue == queue.name and {breaker.holder(queue.name) for breaker in queue.breakers}.issuperset(
+        item.held_by
+    )
 
 
 def _items(ids: tuple[ItemId, ...]) -> Flow[list[Item | None]]:
@@ -267,7 +281,7 @@ def _items(ids: tuple[ItemId, ...]) -> Flow[list[Item | None]]:
     return found
 
 
-def _removed_outcome(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
+def _last_words(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
     """A probe that is gone was completed, unless the feed has another end of it."""
     after = breaker.mark
     while True:
@@ -281,60 +295,96 @@ def _removed_outcome(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
         after = page.last
 
 
-def _ids_with(outcomes: dict[ItemId, ProbeOutcome], *wanted: ProbeOutcome) -> tuple[ItemId, ...]:
+def _with(outcomes: dict[ItemId, ProbeOutcome], *wanted: ProbeOutcome) -> tuple[ItemId, ...]:
     return tuple(id for id, outcome in outcomes.items() if outcome in wanted)
 
 
 def _choose(queue: Queue, breaker: Breaker, count: int) -> Flow[tuple[ItemId, ...]]:
-    """Items to be released as probes: of those that have waited longest, the ones that are due first."""
+    """Items to be released as probes: those for which the fewest other breakers wait, then those that are due first.
+
+    So two breakers that hold the same items choose the same probe, and do not wait for each other.
+    """
     found: list[Item] = []
     for status in WAITING_STATUSES if count > 0 else ():
         where = Filter(queue=queue.name, status=status, held_by=breaker.holder(queue.name))
-        page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE))
-        found += page.items
-    found.sort(key=lambda item: item.ready_at or item.put_at)
+        found += yield from _find_probes(queue, where, count)
+    others = {each.holder(queue.name): each.probes for each in queue.breakers if each.kind != breaker.kind}
+    found.sort(
+        key=lambda item: (
+            sum(name in others and item.id not in others[name] for name in item.held_by),
+            item.ready_at or item.put_at,
+            item.id,
+        )
+    )
     return tuple(item.id for item in found[:count])
 
 
-def enforce(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
-    """Do what follows from the state of a breaker that holds items. Returns how many items were held or released."""
-    if not breaker.holds:
+def _find_probes(queue: Queue, where: Filter, count: int) -> Flow[list[Item]]:
+    found: list[Item] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, cursor))
+        found += (item for item in page.items if _can_be_probe(queue, item))
+        cursor = page.cursor
+        if cursor is None or len(found) >= count:
+            break
+    return found
+
+
+def enforce(core: Core, queue: Queue, breakers: Iterable[Breaker]) -> Flow[int]:
+    """Do what follows from the states of these breakers. Returns how many items were held or released."""
+    count, done = 0, set[str]()
+    holding = [breaker for breaker in breakers if breaker.holds and not breaker.is_closing]
+    for breaker in holding:
+        count += yield from _release_probes(core, queue, breaker)
+    count += yield from _sweep(core, queue, holding)
+    for breaker in (each for each in breakers if each.is_closing):
+        released: int = yield from commit_call(Unhold(breaker.holder(queue.name)))
+        count += released
+        if released < MAINTENANCE_BATCH:
+            done.add(breaker.kind)
+    others = [each for each in queue.breakers if each.kind not in done]
+    yield from change_breakers(core, queue, others, queue_gate(queue))
+    return count
+
+
+def _release_probes(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
+    if breaker.state(core.clock.now()) is not BreakerState.HALF_OPEN:
         return 0
-    if breaker.is_closing:
-        return (yield from _release_all(core, queue, breaker))
-    return (yield from _release_probes(queue, breaker)) + (yield from _sweep(core, queue, breaker))
-
-
-def _release_all(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
-    """Release what a closing breaker holds. It is closed once nothing is left."""
-    released: int = yield from commit_call(Unhold(breaker.holder(queue.name)))
-    if released < MAINTENANCE_BATCH:
-        others = [each for each in queue.breakers if each.kind != breaker.kind]
-        yield from change_breakers(core, queue, others, queue_gate(queue))
-    return released
-
-
-def _release_probes(queue: Queue, breaker: Breaker) -> Flow[int]:
     holder = breaker.holder(queue.name)
     held = tuple(
         item.id
         for item in (yield from _items(breaker.probes))
         if item and holder in item.held_by and probe_outcome(breaker, item) is ProbeOutcome.WAITING
     )
-    released: int = (yield from commit_call(Unhold(holder, held))) if held else 0
-    return released
+    return (yield from commit_call(Unhold(holder, held))) if held else 0
 
 
-def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
-    """Hold items whose last failure is of the breaker's kind. Each process searches for them once after an opening."""
-    sweep = core.breakers.sweeps.setdefault((queue.name, breaker.kind, breaker.opened_at), Sweep())
-    holder, held = breaker.holder(queue.name), 0
-    for _ in range(_PAGES):
-        if not sweep.statuses:
-            break
-        status = sweep.statuses[-1]
-        where = Filter(queue=queue.name, status=status, min_attempts=1 if status is Status.PENDING else None)
-        page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, sweep.cursor))
+def _sweep(core: Core, queue: Queue, breakers: Sequence[Breaker]) -> Flow[int]:
+    """Hold items whose last failure is of a breaker's kind. Each process searches for them once after an opening."""
+    sweeps, fresh = core.breakers.sweeps, Sweep()
+    by_sweep: defaultdict[Sweep, list[Breaker]] = defaultdict(list)
+    for breaker in breakers:
+        by_sweep[sweeps.setdefault((queue.name, breaker.kind, breaker.opened_at), fresh)].append(breaker)
+    held = 0
+    for sweep, opened in by_sweep.items():
+        for _ in range(_PAGES):
+            found = yield from _hold_page(queue, opened, sweep)
+            if found is None:
+                break
+            held += found
+    return held
+
+
+def _hold_page(queue: Queue, breakers: Sequence[Breaker], sweep: Sweep) -> Flow[int | None]:
+    """Hold what waits for these breakers on the next page. None: there is none, or the queue has changed since."""
+    if (place := sweep.place) is None:
+        return None
+    (status, cursor), held = place, 0
+    where = Filter(queue=queue.name, status=status, min_attempts=1 if status is Status.PENDING else None)
+    page: Page = yield from run_query(FindItems(where, Order.OLDEST, _PAGE, cursor))
+    for breaker in breakers:
+        holder = breaker.holder(queue.name)
         ids = tuple(
             item.id
             for item in page.items
@@ -344,7 +394,7 @@ def _sweep(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
             call = Hold(ids, holder, lasting=True, queue_version=(queue.name, queue.version))
             result: int | StaleSettings = yield from commit_call(call)
             if isinstance(result, StaleSettings):
-                break
+                return None
             held += result
-        sweep.advance(page.cursor)
+    sweep.turn(place, page.cursor)
     return held

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import manual_changes
 from redrive.contract.queries import FindItems, Page
+from redrive.errors import RedriveError
 from redrive.model.filter import Filter, Order
 from redrive.model.ids import ItemId
 from redrive.model.item import Settled, Status
@@ -33,26 +34,28 @@ def clear(
         size = CLEARED_TOGETHER if limit is None else min(CLEARED_TOGETHER, limit - len(cleared))
         page: Page = yield from run_query(FindItems(where, Order.OLDEST, size, cursor))
         ids = [item.id for item in page.items]
-        cleared += yield from _clear_page(core, ids, actor, is_archived=where.status is Status.ARCHIVED, final=final)
+        results = yield from clear_items(core, ids, actor, is_archived=where.status is Status.ARCHIVED, final=final)
+        cleared += [result for result in results if isinstance(result, Settled)]
         cursor = page.cursor
         if cursor is None:
             break
     return cleared
 
 
-def _clear_page(
+def clear_items(
     core: Core, ids: Sequence[ItemId], actor: str | None, *, is_archived: bool, final: bool
-) -> Flow[list[Settled]]:
+) -> Flow[list[Settled | RedriveError]]:
+    """Drop items; `final`: remove those that are kept then, too. Archived ones are only removed. Returns a result for
+    each."""
+    if not ids:
+        return []
+    results: list[Settled | RedriveError]
     if final and is_archived:
-        return (yield from _changed(core, Verb.PURGE, ids, actor))
-    dropped = yield from _changed(core, Verb.DROP, ids, actor)
-    if not final:
-        return dropped
-    gone = [each for each in dropped if each.status is None]  # where keep_dropped is 0
-    kept = [each.id for each in dropped if each.status is not None]
-    return gone + (yield from _changed(core, Verb.PURGE, kept, actor))
-
-
-def _changed(core: Core, verb: Verb, ids: Sequence[ItemId], actor: str | None) -> Flow[list[Settled]]:
-    results: list[Any] = (yield from manual_changes.change(core, verb, ids, actor)) if ids else []
-    return [result for result in results if isinstance(result, Settled)]
+        results = yield from manual_changes.change(core, Verb.PURGE, ids, actor)
+        return results
+    results = yield from manual_changes.change(core, Verb.DROP, ids, actor)
+    kept = [each.id for each in results if isinstance(each, Settled) and each.status is not None]
+    if not final or not kept:
+        return results
+    others = [each for each in results if isinstance(each, RedriveError) or each.status is None]
+    return [*others, *(yield from manual_changes.change(core, Verb.PURGE, kept, actor))]

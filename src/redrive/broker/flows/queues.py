@@ -23,9 +23,11 @@ from redrive.contract.admin_calls import (
     Registration,
     SetPaused,
     SetSourceQueue,
+    Unhold,
     Unregister,
     UpdateQueue,
 )
+from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations, ListStats
 from redrive.errors import (
@@ -225,7 +227,7 @@ def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
         yield from core.queue(name)
     except QueueNotFound:
         try:
-            yield from create(core, name, settings)
+            core.cache_queue((yield from create(core, name, settings)))
         except QueueExists:  # another process was faster
             yield from get(core, name)
 
@@ -279,8 +281,16 @@ def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flo
     yield from drop_stale_links(core, queue)
     removed: int = yield from commit_call(DeleteQueue(name, confirm, core.actor(actor)))
     core.evict_queue(name)
+    yield from _release_held(queue)
     yield from unlink_dead_queue(core, name, remote_dead_queues(queue.settings))
     return removed
+
+
+def _release_held(queue: Queue) -> Flow[None]:
+    """Release what breakers of a queue that is no more hold elsewhere: items that were moved from it."""
+    for breaker in queue.breakers:
+        while (yield from commit_call(Unhold(breaker.holder(queue.name)))) == MAINTENANCE_BATCH:
+            pass
 
 
 def set_paused(core: Core, name: str, paused: bool, actor: str | None) -> Flow[Queue]:

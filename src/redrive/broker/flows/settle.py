@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.broker.flow import Flow, TimedCommit, commit_call, raise_if_refused, run_query
 from redrive.broker.flows.breaker_verdicts import uncounted_return
 from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
@@ -34,6 +34,7 @@ from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
 from redrive.model.queue import Queue
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
+from redrive.store import Commit
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def fail(
     final: bool,
     verdict: Verdict | None,
     of: str | None = None,
+    *,
+    is_counted: bool = True,
 ) -> Flow[Settled]:
     """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
     is_final = flag("final", final)
@@ -55,7 +58,7 @@ def fail(
     failure = failure_of(error, queue.settings.error_rules, held.worker, core.clock.now())
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
-    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict))
+    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict, is_counted=is_counted))
 
 
 def release(
@@ -113,37 +116,48 @@ def put_failed(
         brought = core.route_verdict(queue, verdict, failure)
         return Judged(failure, brought or judge_first_failure(core, queue, failure, item.overrides))
 
-    receipt, _ = yield from put_judged(core, queue, item, judge, note)
-    return receipt
+    return (yield from put_judged(core, queue, item, judge, note)).receipt
 
 
-class Judged(NamedTuple):
+class Judged(msgspec.Struct, frozen=True, gc=False):
     """A failure, and the verdict on it."""
 
     failure: Failure
     verdict: Verdict
 
 
+class PutFailure(msgspec.Struct, frozen=True, gc=False):
+    """A failure that was put: the receipt of its item, the verdict for a new one, and the instant."""
+
+    receipt: Receipt
+    verdict: Verdict
+    at: Instant
+
+
+_FIRST_FAILURE = Counters(failures=1)
+
+
 def judge_first_failure(core: Core, queue: Queue, failure: Failure, overrides: Overrides) -> Verdict:
     """Judge the failure that an item is put with."""
-    return core.judge(queue, OutcomeKind.FAILED, Counters(failures=1), failure=failure, overrides=overrides)
+    return core.judge(queue, OutcomeKind.FAILED, _FIRST_FAILURE, failure=failure, overrides=overrides)
 
 
 def put_judged(
     core: Core, queue: Queue, item: NewItem, judge: Callable[[Queue], Judged], note: str | None = None
-) -> Flow[tuple[Receipt, Verdict]]:
+) -> Flow[PutFailure]:
     """Put an item that has failed, as `judge` says by the settings of the queue: last seen, or newer ones."""
     for _ in range(MAX_ROUNDS):
-        failure, verdict = judge(queue)
+        judged = judge(queue)
+        verdict = judged.verdict
         born = msgspec.structs.replace(
-            item, failure=failure, verdict=verdict, version=queue.version, note=note, is_plain=False
+            item, failure=judged.failure, verdict=verdict, version=queue.version, note=note, is_plain=False
         )
-        result = yield from commit_call(Put(queue.name, (born,)))
+        commit: Commit = yield TimedCommit(Put(queue.name, (born,)))
+        result = raise_if_refused(commit.results[0])
         if not isinstance(result, StaleSettings):
-            receipt: Receipt = result[0]
             if isinstance(verdict, Dead) and verdict.to is not None and is_remote(verdict.to):
                 core.wake_movers()
-            return receipt, verdict
+            return PutFailure(result[0], verdict, commit.now)
         queue = core.cache_queue(result.queue)
     raise unsettled(core, queue.name)
 
@@ -201,9 +215,10 @@ def _settle(
     delay: int = 0,
     note: str | None = None,
     at_once: bool = False,
+    is_counted: bool = True,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
-    counters = count_outcome(lease.counters, outcome_kind)
+    counters = count_outcome(lease.counters, outcome_kind, is_counted=is_counted)
     if note is None and type(verdict) is Dead:
         note = check_note("note", verdict.note)
     expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
@@ -225,7 +240,9 @@ def _settle(
                 delay=delay,
                 dead_reason=lease.dead_reason,
             )
-            call = Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
+            call = Settle(
+                lease.token, outcome_kind, judged, queue.version, failure, note, at_once, is_counted=is_counted
+            )
         result = yield from commit_call(call)
         if not isinstance(result, StaleSettings):
             settled: Settled = result

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.broker.flows import clearance
 from redrive.cli import error_output
 from redrive.cli.bulk_change import confirm, confirm_options, progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
@@ -129,7 +130,10 @@ def _remove(
     with progress_bar(what, total) as shown:
         for status in counts:
             for page in _pages(broker, status, where, older_than):
-                results = _change(broker, [item.id for item in page], status, final=final) if page else []
+                flow = clearance.clear_items(
+                    broker._core, [item.id for item in page], None, is_archived=status == Status.ARCHIVED, final=final
+                )
+                results = broker._run(flow)
                 skipped += Counter(error.code for error in results if isinstance(error, RedriveError))
                 changed += [result for result in results if isinstance(result, Settled)]
                 shown.at(len(changed))
@@ -146,15 +150,3 @@ def _remove(
             restore = command_line(f"dead restore -q {where['queue']} --where dropped=true")
             print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
     click.get_current_context().exit(error_output.exit_of_change(len(changed), skipped.total()))
-
-
-def _change(broker: Broker, ids: list[str], status: str, *, final: bool) -> list[Settled | RedriveError]:
-    """Drop items; where they are to be removed for good, purge them then. What is archived is only purged."""
-    if final and status == Status.ARCHIVED:
-        return broker.purge(ids)
-    dropped = broker.drop(ids)
-    kept = [each.id for each in dropped if isinstance(each, Settled) and each.status is not None]
-    if not final or not kept:
-        return dropped
-    others = [each for each in dropped if isinstance(each, RedriveError) or each.status is None]
-    return [*others, *broker.purge(kept)]

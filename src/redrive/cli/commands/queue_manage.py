@@ -146,11 +146,14 @@ def _summary(
         "name": queue.name,
         "paused": queue.paused,
         "gates": queue.gates,
-        "breakers": [each for each in breakers if each.queue == queue.name],
         "is_dead_queue": queue.is_dead_queue,
-        "stats": stats,
+        "stats": _with_breakers(stats, breakers),
         "external": listing,
     }
+
+
+def _with_breakers(stats: QueueStats, breakers: Sequence[BreakerStatus]) -> dict[str, Any]:
+    return {**to_json_value(stats), "breakers": [each for each in breakers if each.queue == stats.queue]}
 
 
 @command("show")
@@ -167,7 +170,7 @@ def show(queue: str) -> None:
         listing = broker._run(external_polls.external_queue(queue))
         breakers = broker.list_breakers(queue) if found.breakers else ()
     if as_json():
-        told = {"breakers": breakers, "stats": stats, "workers": workers, "external": listing}
+        told = {"stats": _with_breakers(stats, breakers), "workers": workers, "external": listing}
         print_json({**to_json_value(found), **told})
         return
     states = [*(["paused"] if found.paused else ()), *(["a dead queue"] if found.is_dead_queue else ())]

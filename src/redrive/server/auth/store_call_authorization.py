@@ -52,9 +52,9 @@ from redrive.contract.queries import GetLease, GetOverdue, ListWorkerLeases
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token
 from redrive.model.item import Lease
-from redrive.model.judge import Dead, Verdict
+from redrive.model.judge import Dead, RetryVerdict, Verdict
 from redrive.model.limits import is_remote, split_address
-from redrive.model.queue import OnDead, QueueSettings
+from redrive.model.queue import OnDead, Queue, QueueSettings, RetryAfter
 from redrive.model.state_machine import Verb
 from redrive.server.auth import resource_authorization
 from redrive.server.auth.result_filter import RESULT_FILTERS
@@ -151,6 +151,7 @@ async def _check(request: Request, call: Any) -> None:
                 await _check_need(request, rights, place)
             case VerdictCheck(place, verdict, version):
                 await _check_verdict(request, place, verdict, version)
+                await _check_waiting(request, need)
             case EarlyLossCheck(token):
                 await _check_at_once(request, token)
     for (rights, verb), ids in items.items():
@@ -198,13 +199,30 @@ async def _check_verdict(request: Request, place: PermissionScope, verdict: Verd
     queue = await _queue_at(request, place)
     if queue is None or resource_authorization.may(request, (MANAGE,), queue):
         return
-    settings = await _settings_at(request, queue, version)
-    if settings is None:
+    judged_by = await _queue_judged_by(request, queue, version)
+    if judged_by is None:
         return
+    settings = judged_by.settings
     if verdict.to is not None and verdict.to not in settings.dead_queues():
         raise Forbidden(PUT, request.namespace, verdict.to)
     if verdict.drop and not _drops(settings):
         raise Forbidden(MANAGE, request.namespace, queue)
+
+
+async def _check_waiting(request: Request, check: VerdictCheck) -> None:
+    """Raise where an item would be held, or a queue closed, and neither breakers nor settings of the queue say so."""
+    held_by = check.verdict.held_by if isinstance(check.verdict, RetryVerdict) else ()
+    if not held_by and not check.closes_gate:
+        return
+    name = await _queue_at(request, check.place)
+    if name is None or resource_authorization.may(request, (OPERATE,), name):
+        return
+    queue = await _queue_judged_by(request, name, check.version)
+    if queue is None:
+        return
+    closes = check.closes_gate and queue.settings.retry_after_mode is not RetryAfter.GATE
+    if closes or not {breaker.holder(name) for breaker in queue.breakers}.issuperset(held_by):
+        raise Forbidden(OPERATE, request.namespace, name)
 
 
 def _may_bring(request: Request, to: str) -> bool:
@@ -231,15 +249,15 @@ async def _queue_at(request: Request, place: PermissionScope) -> str | None:
     raise AssertionError(place)
 
 
-async def _settings_at(request: Request, name: str, version: int) -> QueueSettings | None:
-    """The settings that a verdict was judged by. None where there are newer ones: the store refuses it as stale."""
+async def _queue_judged_by(request: Request, name: str, version: int) -> Queue | None:
+    """The queue that a verdict was judged by. None where it has changed: the store refuses the verdict as stale."""
     core = request.broker._core
     queue = await request.broker._run(core.queue(name))
     if version > queue.version:
         queue = await request.broker.get_queue(name)
     if version > queue.version:
         raise InvalidInput(f"queue '{name}' never had settings of version {version}")
-    return queue.settings if version == queue.version else None
+    return queue if version == queue.version else None
 
 
 async def _check_at_once(request: Request, token: Token) -> None:

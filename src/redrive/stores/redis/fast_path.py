@@ -35,8 +35,8 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict(status=status, held_by=held_by), outcome_kind=outcome_kind, close_until=None):
-            return status in RETRY_STATUSES[outcome_kind] and len(held_by) <= MAX_HOLDERS
+        case Settle(verdict=RetryVerdict() as verdict, outcome_kind=outcome_kind, close_until=None, is_counted=True):
+            return verdict.status in RETRY_STATUSES[outcome_kind] and len(verdict.held_by) <= MAX_HOLDERS
         case Put():
             return _is_fast_put(call)
         case Complete(puts=puts, reply=None):

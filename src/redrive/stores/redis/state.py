@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 from redrive.contract.queries import AuditEntry
-from redrive.model.filter import Filter, Order
+from redrive.model.filter import MAX_EXAMINED, Filter, Order
 from redrive.model.holder import holder_names
 from redrive.model.ids import ItemId
 from redrive.model.item import Status
@@ -113,7 +113,9 @@ class RedisState(State):
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
         words = where.words is not None
         if where.ids is not None:
-            found = self._named(where, order, after)
+            found = self._named(where.ids, where, order, after)
+        elif where.held_by is not None and len(held := self.held_ids(where.held_by, MAX_EXAMINED + 1)) <= MAX_EXAMINED:
+            found = self._named(held, where, order, after)
         elif where.status is Status.DEAD and where.fingerprint is not None:
             keys = [self._session.keys.of("group", queue, where.fingerprint) for queue in self._queues_of(where)]
             found = walk(self._session, keys, order, after, words=words)
@@ -129,10 +131,11 @@ class RedisState(State):
             return self.by_number
         return self.letters if where.status is Status.DEAD else self.archived
 
-    def _named(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
+    def _named(
+        self, given: Iterable[ItemId], where: Filter, order: Order, after: int | None
+    ) -> Iterator[tuple[int, Record]]:
         """Return items by ids that they have or had."""
-        assert where.ids is not None
-        ids = [ItemId(each.lower()) for each in where.ids]
+        ids = [ItemId(each.lower()) for each in given]
         self._session.load(ids, words=where.words is not None)
         items = {id(item): item for each in ids if (item := self.find(each)) is not None}
         if where.is_for_dead_letters:

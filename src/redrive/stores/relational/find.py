@@ -23,6 +23,7 @@ from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
 from redrive.model.item import Counters, Status
 from redrive.model.search_terms import SearchQuery, parse_query
 from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.holder_index import held_numbers
 from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
 from redrive.stores.relational.queue_rows import namespace_key
 from redrive.stores.relational.session import Executor
@@ -182,6 +183,10 @@ def walk(
         changed = _changed_by(executor, scope, where.operation)
         if len(changed) <= MAX_EXAMINED:
             return course.listed(set(changed))
+    if where.held_by is not None:
+        held = held_numbers(executor, scope.namespace, scope.section, where.held_by, MAX_EXAMINED + 1)
+        if len(held) <= MAX_EXAMINED:
+            return course.listed(set(held))
     return course.dead_letters() if where.is_for_dead_letters else course.items()
 
 

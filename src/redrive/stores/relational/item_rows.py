@@ -365,6 +365,17 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
 
 
+def insert_retried(
+    batch: Batch, queue: int, item_no: int, rank: int, ready_at: Instant, seq: int, expire_deadline: Instant | None
+) -> None:
+    """Insert the state row of a new item that has failed once, before any delivery, and waits for its next attempt."""
+    batch.count_status(queue, Status.FAILED, 1)
+    if expire_deadline is not None:
+        batch.lower_mark(queue, "scheduled_expiry", expire_deadline)
+    state = (rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None)
+    batch.write(_INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
+
+
 def _listed_holders(item_row: ItemRow) -> Holders:
     """Return the holders that are in redrive_holder: one alone is found by the state row."""
     return item_row.holders if len(item_row.holders) > 1 and item_row.status is not Status.MOVING else ()

@@ -13,7 +13,7 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import InvalidInput, ItemNotFound, RedriveError
 from redrive.model.feed import FeedKind
-from redrive.model.holder import SEVERAL, Holders, ItemHolder, add_holder, encode_holders, remove_holder
+from redrive.model.holder import Holders, add_holder, remove_holder
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ItemSnapshot, ManualAction, check_manual_change, check_verb
@@ -21,19 +21,11 @@ from redrive.model.state_machine import Verb
 from redrive.stores.relational import archive, redrive, replies, verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import change_uniform, find_uniform
+from redrive.stores.relational.holder_index import held_numbers
 from redrive.stores.relational.item_details import history_of, read_details
 from redrive.stores.relational.item_rows import ItemRow, ReadAhead, delete_row, find_all, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.settle import complete_item
-
-_BY_HOLDER = f"""
-    SELECT item_no FROM redrive_{{table}}
-    WHERE held_by IN (?1, ?2) AND substr(held_by, 1, 2) <> '{SEVERAL}' {{which}}
-        AND queue IN (SELECT key FROM redrive_queue WHERE namespace = ?3)"""
-HELD = f"""
-    {_BY_HOLDER.format(table="scheduled", which="")}
-    UNION ALL {_BY_HOLDER.format(table="finished", which="AND status <> 'moving'")}
-    UNION ALL SELECT item_no FROM redrive_holder WHERE namespace = ?4 AND name = ?5 LIMIT ?6"""
 
 
 def change(batch: Batch, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
@@ -83,9 +75,7 @@ def hold(batch: Batch, call: Hold) -> int | StaleSettings:
 def unhold(batch: Batch, call: Unhold) -> int:
     """Let items go that are held under a name."""
     if call.ids is None:
-        alone = (encode_holders((ItemHolder(call.held_by, lasting),)) for lasting in (False, True))
-        asked = (*alone, batch.namespace, batch.namespace_key, call.held_by, MAINTENANCE_BATCH)
-        numbers = [item_no for (item_no,) in batch.execute(HELD, asked).fetchall()]
+        numbers = held_numbers(batch, batch.namespace, batch.namespace_key, call.held_by, MAINTENANCE_BATCH)
         return sum(_remove_holder(batch, item_row, call.held_by) for item_row in find_all(batch, numbers).values())
     ahead = ReadAhead(batch, call.ids)
     return sum(_remove_holder(batch, ahead.take(id), call.held_by) for id in call.ids)

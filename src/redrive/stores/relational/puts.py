@@ -13,15 +13,15 @@ from redrive.contract.replies import REPLY_TO
 from redrive.errors import PayloadTooLarge, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.holder import ItemHolder
-from redrive.model.ids import PARTITION_BITS, ItemId
+from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, HistoryEntry, HistoryEvent, Receipt, Status
-from redrive.model.judge import Dead, OutcomeKind
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational import feed, verdicts
-from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, random_salt
+from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, KnownKey, random_salt
 from redrive.stores.relational.deduplication import KnownItem, find_known, read_keys, remember_key, remember_source
-from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_row
+from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_retried, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 
@@ -51,6 +51,9 @@ _InsertBatches = dict[_InsertBatch, tuple[list[bytes], list[tuple[list[Receipt],
 """The payloads of each group, and the positions of their receipts."""
 
 
+_NOT_READ = KnownKey(0, 0, b"", False)
+
+
 class _CheckedPut(msgspec.Struct):
     """A put call that passed all checks and is not written yet."""
 
@@ -67,8 +70,7 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     results: list[Any] = []
     groups: _InsertBatches = {}
     by_name = batch.by_name
-    if len(calls) > 1 or len(calls[0].items) > 1:
-        read_keys(batch, calls)
+    read_keys(batch, calls)
     for call in calls:
         row = by_name.get(call.queue)
         item = call.items[0] if len(call.items) == 1 else None
@@ -82,6 +84,9 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
             payloads.append(item.payload)
             owners.append((receipts, 0))
             results.append(receipts)
+            continue
+        if row is not None and item is not None and (receipt := _put_retried(batch, row, item)) is not None:
+            results.append((receipt,))
             continue
         try:
             if row is not None and has_stale_verdict(call, row.queue):
@@ -223,19 +228,66 @@ def _write_plain(
             feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
-def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, id: ItemId) -> ItemId:
-    """Insert an item with options under an id that was allocated for it."""
-    now = batch.now
-    ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
-    enqueue_at = None if ready_at == now else ready_at
+def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt | None:
+    """Insert a new item that has failed once and is retried, as most captured ones are, with the rows and numbers that
+    `_write_with_options` gives it. None: it is another one, or there is more to check."""
+    failure, verdict = item.failure, item.verdict
+    if (
+        failure is None
+        or verdict.__class__ is not RetryVerdict
+        or verdict.status is not Status.FAILED
+        or verdict.held_by
+        or item.version != row.queue.version
+        or len(item.payload) > row.plain_put_max_bytes
+        or batch.known_keys.get((row.key, item.idempotency_key or ""), _NOT_READ) is not None
+        or item.enqueue_at is not None
+        or item.held_by is not None
+        or item.source_id is not None
+        or item.delay
+        or FeedKind.PUT in row.feed_kinds
+    ):
+        return None
+    now, queue = batch.now, row.queue.name
+    number, id_suffix = batch.allocate(3), random_salt() << PARTITION_BITS
+    _write_content(batch, row, item, number, id_suffix, None)
+    entry = HistoryEntry(now, HistoryEvent.FAILED, queue, 0, failure, failure.worker, note=item.note)
+    batch.write(verdicts.INSERT_HISTORY, (number + 1, number, 1, msgspec.json.encode(entry)))
+    insert_retried(
+        batch,
+        row.key,
+        number,
+        MAX_PRIORITY - item.priority,
+        Instant(now + verdict.delay),
+        number + 2,
+        _expire_deadline(batch, row, item.expire_timeout),
+    )
+    batch.arrivals[queue] += not verdict.delay
+    batch.count_delta(row.key, "put_total")
+    _count_failure(batch, row)
+    feed.append_event(batch, FeedKind.FAILED, queue, number, id_suffix, title=failure.title, failure=failure)
+    return Receipt(make_id(number, id_suffix))
+
+
+def _write_content(
+    batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, enqueue_at: int | None
+) -> None:
+    """Write what does not change of a new item, and its key."""
     content_type = None if item.content_type == JSON else item.content_type
     headers = None if item.headers is None else msgspec.json.encode(item.headers).decode()
-    keys = (number, id_suffix, row.key, now, item.priority, enqueue_at, content_type, headers, item.expire_timeout)
-    batch.write(_ITEM, (*keys, item.idempotency_key, _overrides(item), item.source_id, item.payload))
+    keys = (number, id_suffix, row.key, batch.now, item.priority, enqueue_at, content_type, headers)
+    more = (item.expire_timeout, item.idempotency_key, _overrides(item), item.source_id, item.payload)
+    batch.write(_ITEM, (*keys, *more))
     if item.headers is not None and REPLY_TO in item.headers:
         batch.mark_replies(row)
     if item.idempotency_key is not None:
         remember_key(batch, row, item, number, id_suffix)
+
+
+def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, id: ItemId) -> ItemId:
+    """Insert an item with options under an id that was allocated for it."""
+    now = batch.now
+    ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
+    _write_content(batch, row, item, number, id_suffix, None if ready_at == now else ready_at)
     if item.source_id is not None:
         remember_source(batch, row, item.source_id, number, id_suffix)
     holders = () if item.held_by is None else (ItemHolder(item.held_by, item.hold_is_lasting),)

@@ -239,7 +239,7 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
                     batch.set_gates(row, gates)
             worker = item_row.worker
             delete_row(batch, item_row)
-            counted = count_outcome(item_row.counters, outcome_kind)
+            counted = count_outcome(item_row.counters, outcome_kind, is_counted=call.is_counted)
             item_row.attempts, item_row.failures, item_row.losses = counted.attempts, counted.failures, counted.losses
             batch.count_delta(item_row.queue, "failed_total", outcome_kind is OutcomeKind.FAILED)
             entry = _record(

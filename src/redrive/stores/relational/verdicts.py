@@ -27,7 +27,7 @@ from redrive.telemetry import events
 
 _log = events.logger("redrive.store")
 
-_HISTORY = "INSERT INTO redrive_history (key, item_no, entry, data) VALUES (?, ?, ?, ?)"
+INSERT_HISTORY = "INSERT INTO redrive_history (key, item_no, entry, data) VALUES (?, ?, ?, ?)"
 _FORGET_ENTRY = "DELETE FROM redrive_history WHERE item_no = ? AND entry = ?"
 _DEATH = "INSERT INTO redrive_death (item_no, data) VALUES (?, ?)"
 _MOVE_ITEM = """
@@ -124,7 +124,7 @@ def record(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
     Its key is allocated like queue positions, so that other processes see which numbers are taken.
     """
     item_row.entries += 1
-    batch.write(_HISTORY, (batch.allocate(), item_row.item_no, item_row.entries, msgspec.json.encode(entry)))
+    batch.write(INSERT_HISTORY, (batch.allocate(), item_row.item_no, item_row.entries, msgspec.json.encode(entry)))
     faded = item_row.entries - HISTORY_LAST
     if faded > HISTORY_FIRST:
         for stage in (

@@ -55,6 +55,7 @@ def apply_verdict(
     actor: str | None = None,
     operation: str | None = None,
     forced: bool = False,
+    is_counted: bool = True,
 ) -> Settled:
     """Count the ending, write it down, and do as a verdict says that was checked before.
 
@@ -73,15 +74,16 @@ def apply_verdict(
         operation=operation,
     )
     queue = state.queues[item.queue]
+    counters = count_outcome(item.counters, outcome_kind, is_counted=is_counted)
     if item.was_dead:
-        settled = _die_again(state, item, outcome_kind, entry, forced)
+        settled = _die_again(state, item, outcome_kind, counters, entry, forced)
     elif isinstance(verdict, Dead):
-        settled = _apply_death(state, item, outcome_kind, verdict, entry, forced)
+        settled = _apply_death(state, item, outcome_kind, counters, verdict, entry, forced)
         queue.dead_total += 1
         queue.exhausted_total += verdict.reason in EXHAUSTED_REASONS
     else:
         with state.change(item, VERBS[outcome_kind], verdict.status, forced=forced):
-            item.counters = count_outcome(item.counters, outcome_kind)
+            item.counters = counters
             item.history.add(entry)
             item.holders = add_lasting(item.holders, verdict.held_by)
             state.to_tail(item, verdict.delay)
@@ -97,10 +99,12 @@ def return_to_dead(state: State, item: Record) -> Settled:
     return item.to_settled(reason=item.deaths[-1].reason)
 
 
-def _die_again(state: State, item: Record, outcome_kind: OutcomeKind, entry: HistoryEntry, forced: bool) -> Settled:
+def _die_again(
+    state: State, item: Record, outcome_kind: OutcomeKind, counters: Counters, entry: HistoryEntry, forced: bool
+) -> Settled:
     """It is dead as it was: by the same death, in the same place, and answered already."""
     with state.change(item, VERBS[outcome_kind], Status.DEAD, forced=forced):
-        item.counters = count_outcome(item.counters, outcome_kind)
+        item.counters = counters
         item.history.add(entry)
     if outcome_kind is not OutcomeKind.BURIED:  # in the feed a burial is a death, and this is none
         _append_ending(state, item, entry)
@@ -117,9 +121,14 @@ def _append_ending(state: State, item: Record, entry: HistoryEntry) -> None:
 
 
 def _apply_death(
-    state: State, item: Record, outcome_kind: OutcomeKind, verdict: Dead, entry: HistoryEntry, forced: bool
+    state: State,
+    item: Record,
+    outcome_kind: OutcomeKind,
+    counters: Counters,
+    verdict: Dead,
+    entry: HistoryEntry,
+    forced: bool,
 ) -> Settled:
-    counters = count_outcome(item.counters, outcome_kind)
     verb = VERBS[outcome_kind]
     death = Death(
         at=state.now,

@@ -71,6 +71,35 @@ class DeadLetterQueueConformance(Suite):
         assert FailedTask.from_dict(task.to_dict()) == task
 
     @pytest.mark.parametrize(
+        ("error", "options"),
+        [
+            ("Connection timeout", {"metadata": {"at": [1, None]}, "priority": "high"}),
+            (ConnectionRefusedError("no answer"), {"retry_policy": "linear"}),
+            (PermissionError("no"), {"retry_policy": "never"}),
+            ("printer on fire", {"max_retries": 0, "error_category": "resource"}),
+        ],
+    )
+    def test_task_that_enqueue_returns_is_the_one_that_is_stored(
+        self, dlq: DeadLetterQueue, error: Any, options: dict[str, Any]
+    ) -> None:
+        new = dlq.enqueue("wf_1", {"steps": (1, 2)}, error, depth=(3,), **options)
+        assert dlq.get_task("wf_1") == new
+        again = dlq.enqueue("wf_1", {"steps": (1, 2)}, "and again", depth=(3,), **options)
+        assert dlq.get_task("wf_1") == again
+        assert again.last_error == "and again"
+
+    @pytest.mark.parametrize("dead", [{"dead_queue": "burnt"}, {"on_dead": "drop"}])
+    def test_exhausted_task_that_does_not_stay_in_the_queue_is_returned_as_it_is_then(
+        self, dlq: DeadLetterQueue, broker: Broker, dead: dict[str, str]
+    ) -> None:
+        dlq.list_tasks()
+        broker.create_queue("burnt")
+        broker.update_queue("captured", **dead)
+        task = self.enqueue(dlq, max_retries=0)
+        stored = dlq.get_task("wf_1")
+        assert task == stored if stored is not None else task.status is DeadLetterStatus.EXHAUSTED
+
+    @pytest.mark.parametrize(
         ("policy", "minutes"),
         [
             (RetryPolicy.EXPONENTIAL, [1, 2, 4, 8, 16, 32, 60, 60]),
@@ -214,56 +243,17 @@ class DeadLetterQueueConformance(Suite):
         rest = dlq.list_tasks(limit=2, cursor=page.cursor)
         assert sorted(task.task_id for task in [*page, *rest]) == ["a", "b", "c"]
 
-    def test_retry_here_and_now(self, dlq: DeadLetterQueue) -> None:
-        callback = Callback(failures=1)
-        dlq.set_callback(callback)
-        before = self.enqueue(dlq)
-        answer = dlq.retry_task("wf_1")
-        assert (answer["success"], answer["task_id"], answer["error"]) == (False, "wf_1", "run 1")
-        after = dlq.get_task("wf_1")
-        assert after is not None
-        assert (after.status, after.next_retry_at) == (before.status, before.next_retry_at)
-        answer = dlq.retry_task("wf_1")
-        assert (answer["success"], answer["result"]["runs"]) == (True, 2)
-        assert dlq.get_task("wf_1").status is DeadLetterStatus.COMPLETED  # type: ignore[union-attr]
-
-    def test_exhausted_task_is_retried_and_stays_exhausted_if_that_fails(
-        self, dlq: DeadLetterQueue, broker: Broker
+    @pytest.mark.parametrize("problem", [ValueError, SystemExit, GeneratorExit])
+    def test_policy_that_raises_is_replaced_by_the_default(
+        self, dlq: DeadLetterQueue, problem: type[BaseException]
     ) -> None:
-        dlq.set_callback(Callback(failures=1))
-        self.enqueue(dlq, max_retries=0)
-        assert not dlq.retry_task("wf_1")["success"]
-        task = dlq.get_task("wf_1")
-        assert task is not None
-        assert (task.status, task.last_error) == (DeadLetterStatus.EXHAUSTED, "run 1")
-        assert len(broker.get(task.item_id).deaths) == 1
-        assert dlq.retry_task("wf_1")["success"]
-        assert broker.find(queue="captured").items == ()
+        def broken(failures: int) -> float:
+            raise problem
 
-    @pytest.mark.parametrize("max_retries", [0, 3])
-    def test_task_is_as_before_a_retry_that_was_interrupted(self, dlq: DeadLetterQueue, max_retries: int) -> None:
-        def interrupted(task: Any, **extra: Any) -> None:
-            raise KeyboardInterrupt
-
-        dlq.set_callback(interrupted)
-        before = self.enqueue(dlq, max_retries=max_retries)
-        with pytest.raises(KeyboardInterrupt):
-            dlq.retry_task("wf_1")
-        after = dlq.get_task("wf_1")
-        assert after is not None
-        assert (after.status, after.next_retry_at) == (before.status, before.next_retry_at)
-        assert after.retry_count == before.retry_count
-
-    def test_retry_without_a_callback_makes_the_task_due(self, dlq: DeadLetterQueue) -> None:
-        self.enqueue(dlq, max_retries=0)
-        answer = dlq.retry_task("wf_1")
-        assert not answer["success"]
-        assert "due now" in answer["message"]
-        callback = Callback()
-        dlq.set_callback(callback)
-        dlq.run_due_tasks()
-        assert len(callback.calls) == 1
-        assert not dlq.retry_task("nobody")["success"]
+        dlq.add_policy("broken", broken)
+        task = self.enqueue(dlq, retry_policy="broken")
+        assert (task.status, task.retry_policy) == (DeadLetterStatus.PENDING, "broken")
+        assert task.next_retry_at > task.failed_at
 
     def test_archived_task_is_put_aside_and_restored(self, dlq: DeadLetterQueue) -> None:
         self.enqueue(dlq, max_retries=0)

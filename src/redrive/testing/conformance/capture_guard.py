@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker
-from redrive.capture import Captured, DeadLetterQueue, DeadLetterStatus, DLQIntegrationStrategy
+from redrive import AsyncBroker, Broker
+from redrive.capture import AsyncDeadLetterQueue, Captured, DeadLetterQueue, DeadLetterStatus, DLQIntegrationStrategy
 from redrive.errors import InvalidInput
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
@@ -299,6 +299,36 @@ class GuardConformance(Suite):
         guarded.run_due_tasks()
         (task,) = guarded.list_tasks("completed")
         assert (calls, task.result) == ([4, 4], 8)
+
+    @pytest.mark.parametrize("retried", ["when due", "here", "on an event loop"])
+    def test_coroutine_that_a_function_returns_is_guarded_and_retried(
+        self, guarded: DeadLetterQueue, clock: FakeClock, retried: str
+    ) -> None:
+        calls: list[int] = []
+
+        async def fetch(page: int) -> int:
+            calls.append(page)
+            await asyncio.sleep(0)
+            if len(calls) == 1:
+                raise ConnectionError("down")
+            return page * 2
+
+        started: Any = guarded.guard(name="fetch")(lambda page: fetch(page))
+        with pytest.raises(ConnectionError) as caught:
+            asyncio.run(started(page=4))
+        (task,) = guarded.list_tasks()
+        assert caught.value.__notes__ == [f"captured as task '{task.task_id}' in '{guarded.name}'"]
+        clock.advance("1h")
+        if retried == "when due":
+            guarded.run_due_tasks()
+        elif retried == "here":
+            assert guarded.retry_task(task.task_id)["result"] == 8
+        else:
+            other = AsyncDeadLetterQueue(AsyncBroker(guarded._queue.core), guarded.name)
+            other.guard(name="fetch")(lambda page: fetch(page))
+            assert asyncio.run(other.retry_task(task.task_id))["result"] == 8
+        (task,) = guarded.list_tasks("completed")
+        assert (calls, task.task["arguments"], task.result) == ([4, 4], {"page": 4}, 8)
 
     def test_cancellation_waits_for_the_capture_and_cancelled_calls_are_captured_only_on_request(
         self, guarded: DeadLetterQueue

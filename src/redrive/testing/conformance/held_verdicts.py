@@ -30,7 +30,7 @@ class HeldVerdictConformance(StoreSuite):
         settled = direct.do(Settle(direct.take().token, OutcomeKind.FAILED, verdict, direct.version(), BOOM))
         assert (settled.status, settled.counters.attempts, settled.counters.failures) == (status, 1, 1)
         assert direct.get(id).lasting_holders == ("breaker", "other")
-        for name in ("breaker", "other"):
+        for name in ("other", "breaker"):
             assert list(direct.lease()) == []
             assert direct.do(Unhold(name)) == 1
         assert direct.take().id == id

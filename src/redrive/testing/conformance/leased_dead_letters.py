@@ -54,6 +54,9 @@ def _manually(verb: Verb, **details: Any) -> Callable[[StoreDriver, Lease], Any]
 
 ENDS: dict[str, tuple[Callable[[StoreDriver, Lease], Any], str | None, Counters]] = {
     "failed": (_settle(OutcomeKind.FAILED, failure=KILLED), "failed", Counters(2, 2, 2)),
+    "failed, not counted": (
+        _settle(OutcomeKind.FAILED, failure=KILLED, is_counted=False), "failed", Counters(2, 2, 1),
+    ),
     "lost": (_sweep, "lost", Counters(2, 2, 1, 1)),
     "worker gone": (_settle(OutcomeKind.LOST, failure=KILLED, worker_is_gone=True), "lost", Counters(2, 2, 1, 1)),
     "released": (_settle(OutcomeKind.RELEASED, note="later"), "released", Counters(2, 2, 1)),
@@ -246,7 +249,7 @@ class LeasedDeadLetterConformance(StoreSuite):
         for end in ENDS:
             ENDS[end][0](direct, run(direct, dead.id, include_dead=True))
         kinds = [entry.kind for entry in broker.feed(after=after).entries]
-        assert kinds == ["failed", "lost", "lost", "released", "returned", "failed"]
+        assert kinds == ["failed", "failed", "lost", "lost", "released", "returned", "failed"]
 
     def test_callers_that_await_it_are_woken(self, direct: StoreDriver) -> None:
         direct.queue()

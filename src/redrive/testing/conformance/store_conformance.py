@@ -6,6 +6,7 @@ from redrive.testing.conformance.archive import ArchiveCallsConformance, Archive
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
+from redrive.testing.conformance.blocked_probes import BlockedProbeConformance
 from redrive.testing.conformance.breaker_probes import BreakerControlConformance, ProbeConformance
 from redrive.testing.conformance.breaker_states import SetBreakersConformance
 from redrive.testing.conformance.breakers import HoldingConformance, OpeningConformance
@@ -17,6 +18,7 @@ from redrive.testing.conformance.capture_administration import (
 from redrive.testing.conformance.capture_alert_hooks import CaptureHookConformance
 from redrive.testing.conformance.capture_archive import CaptureArchiveConformance
 from redrive.testing.conformance.capture_guard import GuardConformance
+from redrive.testing.conformance.capture_manual_retry import ManualRetryConformance
 from redrive.testing.conformance.capture_methods import MethodGuardConformance
 from redrive.testing.conformance.capture_templates import TemplateConformance
 from redrive.testing.conformance.completion import CompleteConformance, KeepResultConformance, ResultConformance
@@ -228,6 +230,7 @@ class StoreConformance(
     ReplayConformance,
     LetterConformance,
     DeadLetterQueueConformance,
+    ManualRetryConformance,
     CaptureFileConformance,
     CaptureAdministrationConformance,
     GuardConformance,
@@ -311,6 +314,7 @@ class StoreConformance(
     OpeningConformance,
     HoldingConformance,
     ProbeConformance,
+    BlockedProbeConformance,
     BreakerControlConformance,
     HealthConformance,
     StuckMoveConformance,
