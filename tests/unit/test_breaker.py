@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import msgspec
@@ -17,6 +18,7 @@ from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (
     BreakerRule,
     BreakerState,
+    BreakerStatus,
     ProbeOutcome,
     breaker_changes,
     breaker_gate,
@@ -162,6 +164,13 @@ def test_breaker_that_has_closed_leaves_nothing_in_the_process() -> None:
         broker.run_maintenance()
         assert monitor.sweeps == {}
         assert list(monitor.counts._failures) == ["jobs"], "the other queue has no rule"
+
+
+def test_status_says_since_when_it_is_open_and_when_it_was_opened() -> None:
+    status = BreakerStatus("jobs", "queue", BreakerState.OPEN, NOW, "why", at(30), 2)
+    assert re.fullmatch(r"breaker queue of jobs: open since .+ \(why\); 2 items waiting, next probe .+", str(status))
+    half_open = msgspec.structs.replace(status, state=BreakerState.HALF_OPEN, waiting=0)
+    assert re.fullmatch(r"breaker queue of jobs: half-open, opened .+ \(why\); nothing waits", str(half_open))
 
 
 def test_mistakes_are_answered_with_what_was_probably_meant() -> None:

@@ -168,9 +168,9 @@ class BreakerStatus(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         waits = f"{pluralize(self.waiting, 'item')} waiting" if self.waiting else "nothing waits"
         probe = f", next probe {format_instant(self.next_probe_at)}" if self.state is BreakerState.OPEN else ""
-        state = self.state.replace("_", "-")
+        state = "open since" if self.state is BreakerState.OPEN else f"{self.state.replace('_', '-')}, opened"
         return (
-            f"breaker {self.kind} of {self.queue}: {state} since {format_instant(self.opened_at)} ({self.reason}); "
+            f"breaker {self.kind} of {self.queue}: {state} {format_instant(self.opened_at)} ({self.reason}); "
             f"{waits}{probe}"
         )
 

@@ -47,7 +47,8 @@ def _kind_options(function: _F) -> _F:
         click.option(
             "--fingerprint",
             metavar="GROUP",
-            help="For failures of this one cause, as `redrive dead groups` shows it: its first digits, or all 16 if nothing died of it.",
+            help="For failures of this one cause, as `redrive dead groups` shows it: "
+            "its first digits, or all 16 if nothing died of it.",
         )(function)
     )
     result: _F = decorated
