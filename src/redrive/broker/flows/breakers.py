@@ -282,6 +282,8 @@ def _last_words(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
     while True:
         page: FeedPage = yield from run_query(ReadFeed(after=after, id=id, kinds=_ENDS))
         for entry in page.entries:
+            if entry.at < breaker.probed_since:
+                continue  # it was brought back
             if entry.kind is not FeedKind.DEAD:
                 return ProbeOutcome.GONE
             return ProbeOutcome.FAILED if breaker.counts(entry) else ProbeOutcome.PASSED

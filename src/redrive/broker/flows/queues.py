@@ -23,9 +23,9 @@ from redrive.contract.admin_calls import (
     Registration,
     SetPaused,
     SetSourceQueue,
+    Unhold,
     Unregister,
     UpdateQueue,
-    Unhold,
 )
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
