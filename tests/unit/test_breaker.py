@@ -16,6 +16,7 @@ from redrive.broker.failure_counts import FailureCounts
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (
+    MAX_FINGERPRINT_BREAKERS,
     BreakerRule,
     BreakerState,
     BreakerStatus,
@@ -38,6 +39,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings, validate_settings
 from redrive.testing import FakeClock
+from redrive.testing.drain import memory_broker
 
 NOW = Instant(10 * HOUR)
 ID = ItemId("0" * 32)
@@ -283,3 +285,14 @@ def test_page_that_two_threads_read_turns_a_sweep_once() -> None:
         for _ in range(2):
             sweep.turn(place, "more" if place[1] is None else None)
     assert seen == [(status, cursor) for status in (Status.FAILED, Status.PENDING) for cursor in (None, "more")]
+
+
+def test_person_opens_no_more_breakers_for_fingerprints_than_a_queue_may_have() -> None:
+    with memory_broker() as broker:
+        broker.create_queue("jobs")
+        for number in range(MAX_FINGERPRINT_BREAKERS):
+            broker.open_breaker("jobs", f"fingerprint:{number:x}")
+        with pytest.raises(InvalidInput, match="100 breakers for fingerprints"):
+            broker.open_breaker("jobs", "fingerprint:ffff")
+        assert broker.open_breaker("jobs", "fingerprint:0").kind == "fingerprint:0"
+        assert broker.open_breaker("jobs", "network").kind == "network"

@@ -21,6 +21,8 @@ from redrive.broker.validation import check_note, check_positive
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import BreakerNotOpen, InvalidInput, short_repr
 from redrive.model.breaker import (
+    FINGERPRINT,
+    MAX_FINGERPRINT_BREAKERS,
     MAX_REASON_BYTES,
     Breaker,
     BreakerStatus,
@@ -28,6 +30,7 @@ from redrive.model.breaker import (
     check_kind,
     fingerprint_kind,
     open_breaker,
+    rule_key,
 )
 from redrive.model.caller_input import checking_input
 from redrive.model.duration import DurationInput
@@ -94,6 +97,8 @@ def open_by_hand(
         gate = queue_gate(found)
         if present is not None and not present.is_closing:
             return present, gate
+        if present is None and rule_key(kind) == FINGERPRINT:
+            _check_room(found)
         rule = rule_for(found, kind)
         reason = clean_text(note or "opened by an operator", MAX_REASON_BYTES)
         breaker = open_breaker(kind, rule, reason, core.clock.now(), open_for=duration, opened_by=name)
@@ -103,6 +108,12 @@ def open_by_hand(
     breaker = next(each for each in changed.breakers if each.kind == kind)
     yield from enforce(core, changed, (breaker,))
     return (yield from breaker_status(core, changed, breaker))
+
+
+def _check_room(queue: Queue) -> None:
+    if sum(rule_key(each.kind) == FINGERPRINT for each in queue.breakers) >= MAX_FINGERPRINT_BREAKERS:
+        limit = f"{MAX_FINGERPRINT_BREAKERS} breakers for fingerprints that are not closed"
+        raise InvalidInput(f"queue '{queue.name}' has {limit}, and that is the limit; close some of them")
 
 
 def close_by_hand(core: Core, queue: str, kind: str, note: str | None, actor: str | None) -> Flow[int]:
