@@ -68,6 +68,7 @@ def test_transactions_that_mark_the_same_queues_do_not_deadlock(
             if statement.startswith("UPDATE redrive_queue SET has_replies"):
                 marked[get_ident()].append(rest[0][0])
                 if not at_theirs.ident:
+                    assert execute(batch, "SELECT 1").get == 1  # what was sent before it has arrived
                     at_theirs.start()
                     until(lambda: is_waiting_for_lock(postgres_url))
             return done

@@ -167,7 +167,7 @@ def test_index_finds_what_a_comparison_with_each_template_finds(data: st.DataObj
         return (
             type(given).__name__ in template.types
             or says.status in template.status_codes
-            or says.code in template.codes
+            or (says.status is None and says.code in template.codes)  # with a status, `code` may be the same again
         )
 
     templates = tuple(map(draw_template, range(data.draw(st.integers(0, 4)))))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from redrive import Broker, Dead, Failure, RetryVerdict
+from redrive import Broker, Dead, RetryVerdict
 from redrive.contract.admin_calls import Unhold, UpdateQueue
 from redrive.contract.item_calls import Complete, LeaseByIds, Settle, StaleSettings
 from redrive.contract.queries import ReadFeed
 from redrive.errors import InvalidInput, LeaseLost
 from redrive.model.duration import SECOND
+from redrive.model.failure import failure_from_fields
 from redrive.model.feed import FeedKind
 from redrive.model.item import Counters, Lease, Settled, Status
 from redrive.model.judge import OutcomeKind, Verdict
 from redrive.model.queue import QueueSettings
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite
 
-REFUSED = Failure("TooManyRequests", "come back later")
+REFUSED = failure_from_fields("TooManyRequests", "come back later")
 
 
 def _return(lease: Lease, version: int, verdict: Verdict | None = None, note: str | None = "gate") -> Settle:
