@@ -231,7 +231,7 @@ def open_breaker(
 def reopen(breaker: Breaker, now: Instant, running: tuple[ItemId, ...] = ()) -> Breaker:
     """The breaker after a probe failed: open for twice as long. Probes that still run stay probes.
 
-    If those fail before it is half-open again, that is no news: they are tried again then.
+    If those fail before it is half-open again, that is no news: they are retried then.
     """
     open_for = min(2 * breaker.open_for, max(LONGEST_OPEN_FOR, breaker.open_for))
     until = Instant(now + open_for)

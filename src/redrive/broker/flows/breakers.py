@@ -377,7 +377,7 @@ def _sweep(core: Core, queue: Queue, breakers: Sequence[Breaker]) -> Flow[int]:
 
 
 def _hold_page(queue: Queue, breakers: Sequence[Breaker], sweep: Sweep) -> Flow[int | None]:
-    """Hold what waits for these breakers on the next page. None: there is none, or the queue has changed since."""
+    """Hold what waits for these breakers on the next page. None: no page is left, or the queue has changed since."""
     if (place := sweep.place) is None:
         return None
     (status, cursor), held = place, 0
