@@ -141,10 +141,7 @@ class RequiredPermission(msgspec.Struct, frozen=True):
 
 
 class VerdictCheck(msgspec.Struct, frozen=True):
-    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it.
-
-    It is held by breakers of its queue that are open, and closes a gate where the queue's settings say so.
-    """
+    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
 
     place: PermissionScope
     verdict: Verdict
@@ -268,8 +265,7 @@ def _complete(call: Complete) -> _Requirements:
 
 
 def _settle(call: Settle) -> _Requirements:
-    place = LeaseRef(call.token)
-    yield RequiredPermission((CONSUME,), place)
+    yield RequiredPermission((CONSUME,), place := LeaseRef(call.token))
     yield VerdictCheck(place, call.verdict, call.version, closes_gate=call.close_until is not None)
     if call.worker_is_gone:
         yield EarlyLossCheck(call.token)

@@ -144,6 +144,11 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether an entry of the feed tells of a failure of its kind."""
         return entry.error_class is not None and self.kind in (QUEUE, *entry_kinds(entry))
 
+    @property
+    def probed_since(self) -> Instant:
+        """From when the ends of its probes count: those of earlier deliveries do not."""
+        return self.probing_since or self.until
+
     def is_probe(self, lease: Lease) -> bool:
         """Whether a delivery is one of its probes."""
         if self.is_closing:
@@ -231,7 +236,7 @@ def open_breaker(
 def reopen(breaker: Breaker, now: Instant, running: tuple[ItemId, ...] = ()) -> Breaker:
     """The breaker after a probe failed: open for twice as long. Probes that still run stay probes.
 
-    If those fail before it is half-open again, that is no news: they are retried then.
+    If those fail before it is half-open again, that is no news: they are probes again then.
     """
     open_for = min(2 * breaker.open_for, max(LONGEST_OPEN_FOR, breaker.open_for))
     until = Instant(now + open_for)
@@ -276,8 +281,8 @@ def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
         return ProbeOutcome.RUNNING
     if item.status is Status.COMPLETED:
         return ProbeOutcome.PASSED
-    since = breaker.probing_since or breaker.until
-    failure = next((entry.failure for entry in reversed(item.history) if entry.failure and entry.at >= since), None)
+    failures = (entry.failure for entry in reversed(item.history) if entry.at >= breaker.probed_since)
+    failure = next(filter(None, failures), None)
     if failure is not None:
         return ProbeOutcome.FAILED if breaker.matches(failure) else ProbeOutcome.PASSED
     return ProbeOutcome.WAITING if item.status in WAITING_STATUSES else ProbeOutcome.GONE

@@ -287,6 +287,8 @@ def _last_words(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
     while True:
         page: FeedPage = yield from run_query(ReadFeed(after=after, id=id, kinds=_ENDS))
         for entry in page.entries:
+            if entry.at < breaker.probed_since:
+                continue  # it was brought back
             if entry.kind is not FeedKind.DEAD:
                 return ProbeOutcome.GONE
             return ProbeOutcome.FAILED if breaker.counts(entry) else ProbeOutcome.PASSED
@@ -377,7 +379,7 @@ def _sweep(core: Core, queue: Queue, breakers: Sequence[Breaker]) -> Flow[int]:
 
 
 def _hold_page(queue: Queue, breakers: Sequence[Breaker], sweep: Sweep) -> Flow[int | None]:
-    """Hold what waits for these breakers on the next page. None: no page is left, or the queue has changed since."""
+    """Hold what waits for these breakers on the next page. None: all is found, or the queue has changed."""
     if (place := sweep.place) is None:
         return None
     (status, cursor), held = place, 0

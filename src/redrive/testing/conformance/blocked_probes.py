@@ -11,7 +11,7 @@ from redrive.model.breaker import BreakerState
 from redrive.model.duration import SECOND
 from redrive.model.ids import ItemId
 from redrive.model.queue import Queue
-from redrive.testing.conformance.actions import take_all
+from redrive.testing.conformance.actions import take, take_all
 from redrive.testing.conformance.breakers import DOWN, break_down, fail_all, guarded, maintain, only
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
@@ -94,6 +94,18 @@ class BlockedProbeConformance(Suite):
         maintain(broker, clock)
         assert only(broker).state is BreakerState.HALF_OPEN
         assert len(take_all(broker)) == 3
+
+    def test_probe_that_died_before_and_was_redriven_has_passed(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", retry={"attempts": 1})
+        broker.put("jobs", 1)
+        broker.fail(take(broker), DOWN)
+        (dead,) = broker.find(queue="jobs").items
+        broker.redrive(dead.id)
+        broker.open_breaker("jobs")
+        maintain(broker, clock, "30s")
+        broker.complete(take(broker))
+        maintain(broker, clock)
+        assert broker.list_breakers() == ()
 
     def test_many_breakers_close_together(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, fingerprint={"failures": 1})
