@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import Failure, connect
+from redrive.broker.breaker_monitor import Sweep
 from redrive.broker.failure_counts import FailureCounts
-from redrive.broker.flows.breakers import Sweep
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from redrive.broker.breaker_monitor import BreakerMonitor
 from redrive.broker.committer import Committer
 from redrive.broker.flow import Flow, raise_if_refused, run_query
 from redrive.broker.flows.breaker_verdicts import held_verdict
-from redrive.broker.flows.breakers import BreakerMonitor
 from redrive.broker.flows.moves import MoveBackoff
 from redrive.broker.instrumentation import BrokerMetrics, collect_metrics
 from redrive.broker.maintenance import MaintenanceThread

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redrive.broker.api.base import BrokerBase
+from redrive.broker.breaker_monitor import BreakerHook
 from redrive.broker.flows import breaker_control
-from redrive.broker.flows.breakers import BreakerHook
 from redrive.model.breaker import QUEUE, BreakerStatus
 from redrive.model.duration import DurationInput
 

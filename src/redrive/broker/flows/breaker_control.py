@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from redrive.broker.breaker_monitor import BreakerHook
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows.breakers import (
-    BreakerHook,
     change_breakers,
     close,
     enforce,

@@ -6,16 +6,15 @@ each change. What follows from a state (holds, releases) is done by any process 
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from redrive.broker.breaker_monitor import BreakerMonitor, Sweep
 from redrive.broker.failure_counts import COUNTED_KINDS, FailureCounts
 from redrive.broker.flow import Flow, commit_call, run_query
-from redrive.clock import Instant
 from redrive.contract.admin_calls import Hold, SetBreakers, Unhold
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
@@ -34,7 +33,7 @@ from redrive.model.breaker import (
     rule_key,
 )
 from redrive.model.duration import SECOND
-from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.feed import FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.gate import BREAKER_GATE, Gate, gate_named
 from redrive.model.ids import MAX_NUMBER, ItemId
@@ -56,56 +55,6 @@ _FEED_PAGE = 1_000
 _CHANGES = (FeedKind.BREAKER_OPENED, FeedKind.BREAKER_CLOSED)
 _ENDS = (FeedKind.DEAD, FeedKind.DROPPED, FeedKind.REMOVED)
 _log = events.logger("redrive.breaker")
-
-BreakerHook = Callable[[FeedEntry], object]
-"""Is given the entry of the feed about a breaker that has opened or closed."""
-
-
-class BreakerMonitor:
-    """What one process knows of breakers beside their state in the store."""
-
-    def __init__(self) -> None:
-        self.counts = FailureCounts()
-        self.judged_at: Instant | None = None
-        self.sweeps: dict[tuple[str, str, Instant], Sweep] = {}
-        """By queue, kind and opening. Breakers that opened together share one."""
-        self.hooks: list[BreakerHook] = []
-
-    def forget(self, guarded: Sequence[Queue], now: Instant) -> None:
-        """Forget what is about other queues, and about breakers that have closed."""
-        self.counts.forget({queue.name for queue in guarded}, now)
-        present = {(queue.name, each.kind, each.opened_at) for queue in guarded for each in queue.breakers}
-        self.sweeps = {key: sweep for key, sweep in self.sweeps.items() if key in present}
-
-    def call_hooks(self, change: FeedEntry) -> None:
-        """Call the program's functions, in separate threads: the maintenance waits for none of them."""
-        for hook in self.hooks:
-            threading.Thread(target=_call_hook, args=(hook, change), name="redrive-breaker-hook", daemon=True).start()
-
-
-def _call_hook(hook: BreakerHook, change: FeedEntry) -> None:
-    try:
-        hook(change)
-    except BaseException:
-        _log.exception("breaker_hook_failed", queue=change.queue, breaker=change.breaker)
-
-
-class Sweep:
-    """The search for items that failed before a breaker opened: failed ones, then pending ones, page by page."""
-
-    def __init__(self) -> None:
-        self.place: tuple[Status, str | None] | None = (WAITING_STATUSES[-1], None)
-        """The status and the cursor of the next page. None: all is found."""
-
-    def turn(self, place: tuple[Status, str | None], cursor: str | None) -> None:
-        """Go on after the page at that place, unless another thread has: an operator's, beside the maintenance."""
-        if self.place is not place:
-            return
-        left = WAITING_STATUSES[: WAITING_STATUSES.index(place[0])]
-        if cursor is not None:
-            self.place = (place[0], cursor)
-        else:
-            self.place = (left[-1], None) if left else None
 
 
 def step(core: Core) -> Flow[int]:
