@@ -1,4 +1,7 @@
-"""What one process knows of breakers beside their state in the store, and the program's hooks."""
+"""What one process keeps of circuit breakers: counts of failures, searches for items to hold, and hooks.
+
+The state of breakers is in the store. What is here is read again after a restart.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ BreakerHook = Callable[[FeedEntry], object]
 
 
 class BreakerMonitor:
-    """Counts of failures, searches for items to hold, and hooks."""
+    """What one process knows of breakers beside their state in the store."""
 
     def __init__(self) -> None:
         self.counts = FailureCounts()

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from redrive.clock import Instant
 from redrive.model.breaker import (
     FINGERPRINT,
+    LONGEST_WINDOW,
     MAX_COUNTED_FAILURES,
     MAX_FINGERPRINT_BREAKERS,
     QUEUE,
@@ -19,7 +20,6 @@ from redrive.model.breaker import (
     rule_key,
 )
 from redrive.model.death import DeadReason
-from redrive.model.duration import HOUR
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.queue import Queue, QueueStats
 
@@ -54,7 +54,7 @@ class FailureCounts:
         """Note how many items a queue has completed until now."""
         samples = self._completed[stats.queue]
         samples.append((stats.at, stats.completed_total))
-        while samples[0][0] < stats.at - HOUR:
+        while samples[0][0] < stats.at - LONGEST_WINDOW:
             samples.popleft()
 
     def forget(self, queues: Collection[str], now: Instant) -> None:
@@ -63,7 +63,9 @@ class FailureCounts:
             for queue in by_queue.keys() - queues:
                 del by_queue[queue]
         self._counts_from = {
-            (queue, kind): at for (queue, kind), at in self._counts_from.items() if queue in queues and at > now - HOUR
+            (queue, kind): at
+            for (queue, kind), at in self._counts_from.items()
+            if queue in queues and at > now - LONGEST_WINDOW
         }
 
     def restart(self, queue: str, kind: str, at: Instant) -> None:

@@ -39,6 +39,7 @@ MAX_COUNTED_FAILURES = 10_000
 MAX_PROBES = 100
 MAX_BREAKERS = 200
 """The same for all kinds."""
+LONGEST_WINDOW = HOUR
 LONGEST_OPEN_FOR = 10 * MINUTE
 """Up to here `open_for` is doubled while probes fail."""
 MAX_REASON_BYTES = 500
@@ -352,7 +353,7 @@ def _share(name: str, value: Any) -> float:
 
 _PARSERS = {
     "failures": _whole(MAX_COUNTED_FAILURES),
-    "window": _duration(HOUR),
+    "window": _duration(LONGEST_WINDOW),
     "share": _share,
     "minimum": _whole(MAX_COUNTED_FAILURES),
     "open_for": _duration(DAY),

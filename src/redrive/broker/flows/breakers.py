@@ -15,12 +15,14 @@ import msgspec
 from redrive.broker.breaker_monitor import BreakerMonitor, Sweep
 from redrive.broker.failure_counts import COUNTED_KINDS, FailureCounts
 from redrive.broker.flow import Flow, commit_call, run_query
+from redrive.clock import Instant
 from redrive.contract.admin_calls import Hold, SetBreakers, Unhold
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import FeedPage, FindItems, GetItems, ListQueues, ListStats, Page, ReadFeed
 from redrive.model.breaker import (
     DEFAULT_RULE,
+    LONGEST_WINDOW,
     Breaker,
     BreakerRule,
     BreakerState,
@@ -33,7 +35,7 @@ from redrive.model.breaker import (
     rule_key,
 )
 from redrive.model.duration import SECOND
-from redrive.model.feed import FeedKind
+from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
 from redrive.model.gate import BREAKER_GATE, Gate, gate_named
 from redrive.model.ids import MAX_NUMBER, ItemId
@@ -69,7 +71,7 @@ def step(core: Core) -> Flow[int]:
         monitor.counts, monitor.sweeps = FailureCounts(), {}
         return 0
     monitor.forget(guarded, now)
-    yield from _read_feed(monitor)
+    yield from _read_feed(monitor, now)
     yield from _read_completions(monitor.counts, guarded)
     changed = 0
     for queue in guarded:
@@ -79,15 +81,12 @@ def step(core: Core) -> Flow[int]:
     return changed
 
 
-def _read_feed(monitor: BreakerMonitor) -> Flow[None]:
+def _read_feed(monitor: BreakerMonitor, now: Instant) -> Flow[None]:
     """Count what was added to the feed since the last time; at first, what is newest in it."""
     counts, kinds = monitor.counts, (*COUNTED_KINDS, *_CHANGES)
     page: FeedPage
     if counts.position is None:
-        page = yield from run_query(ReadFeed(before=MAX_NUMBER, limit=_FEED_PAGE, kinds=kinds))
-        for entry in page.entries:
-            counts.add(entry)
-        counts.position = page.last
+        yield from _read_window(counts, kinds, now)
         return
     for _ in range(_PAGES):
         page = yield from run_query(ReadFeed(after=counts.position, limit=_FEED_PAGE, kinds=kinds))
@@ -98,6 +97,22 @@ def _read_feed(monitor: BreakerMonitor) -> Flow[None]:
         counts.position = page.last
         if not page.more:
             return
+
+
+def _read_window(counts: FailureCounts, kinds: tuple[FeedKind, ...], now: Instant) -> Flow[None]:
+    """Count what the feed has of the longest window: page by page from its end, and then in order."""
+    found: list[FeedEntry] = []
+    before, position = MAX_NUMBER, None
+    for _ in range(_PAGES):
+        page: FeedPage = yield from run_query(ReadFeed(before=before, limit=_FEED_PAGE, kinds=kinds))
+        position = page.last if position is None else position
+        found += reversed(page.entries)
+        if not page.more or not page.entries or page.entries[0].at < now - LONGEST_WINDOW:
+            break
+        before = page.entries[0].number
+    for entry in reversed(found):
+        counts.add(entry)
+    counts.position = position
 
 
 def _read_completions(counts: FailureCounts, queues: Iterable[Queue]) -> Flow[None]:

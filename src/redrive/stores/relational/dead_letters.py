@@ -19,9 +19,9 @@ from redrive.model.item import Death
 from redrive.model.payload import JSON
 from redrive.model.search_terms import MAX_INDEXED_CHARS, search_terms_of
 from redrive.stores.relational.batch import Batch, GroupChange, Stage, UnindexedLetter
-from redrive.stores.relational.find import SearchScope
 from redrive.stores.relational.item_details import DeadLetterDetails, item_details
 from redrive.stores.relational.item_rows import ItemRow
+from redrive.stores.relational.search_scope import SearchScope
 from redrive.stores.relational.session import Executor
 
 _GROUP = "SELECT count, first_at, last_at FROM redrive_group WHERE queue = ? AND fingerprint = ?"

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
-from redrive.errors import QueueNotFound
 from redrive.model.classify import ErrorClass
 from redrive.model.death import Cause, DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, FilterSubject, matches, meets_headers
 from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
 from redrive.model.item import Counters, Status
 from redrive.model.search_terms import SearchQuery, parse_query
-from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.holder_index import held_numbers
 from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
-from redrive.stores.relational.queue_rows import namespace_key
+from redrive.stores.relational.search_scope import SearchScope
 from redrive.stores.relational.session import Executor
 
 _FEW_QUEUES = 100
@@ -79,23 +77,6 @@ _WAS_CHANGED = """
         WHERE h.item_no = ?2)"""
 
 
-class SearchScope(NamedTuple):
-    """The namespace that is searched."""
-
-    section: int
-    """Its key in the database; 0 before the first write to it."""
-    namespace: str
-    names: Mapping[int, str]
-    """Its queues by their keys."""
-
-    def key_of(self, queue: str) -> int:
-        """The key of a queue. Raises QueueNotFound."""
-        for key, name in self.names.items():
-            if name == queue:
-                return key
-        raise QueueNotFound(queue, self.namespace)
-
-
 class Candidate(NamedTuple):
     """An item that a walk met."""
 
@@ -116,18 +97,6 @@ class FoundItems(NamedTuple):
     """The position to resume after. None if nothing was examined."""
     exhausted: bool
     """There is nothing more."""
-
-
-def scope_of(batch: Batch) -> SearchScope:
-    """What a transaction can search."""
-    names = {key: row.queue.name for key, row in batch.by_key.items()}
-    return SearchScope(batch.namespace_key, batch.namespace, names)
-
-
-def read_scope(executor: Executor, namespace: str) -> SearchScope:
-    """Return what a query can search. The settings of queues are not decoded, as there may be many."""
-    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
-    return SearchScope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
 
 
 def select(
@@ -179,14 +148,13 @@ def walk(
     if where.ids is not None:
         listed = (resolve(executor, id) for id in where.ids)
         return course.listed({item_no for item_no in listed if item_no is not None})
+    known = None
     if where.operation is not None:
-        changed = _changed_by(executor, scope, where.operation)
-        if len(changed) <= MAX_EXAMINED:
-            return course.listed(set(changed))
-    if where.held_by is not None:
-        held = held_numbers(executor, scope.namespace, scope.section, where.held_by, MAX_EXAMINED + 1)
-        if len(held) <= MAX_EXAMINED:
-            return course.listed(set(held))
+        known = _changed_by(executor, scope, where.operation)
+    elif where.held_by is not None:
+        known = held_numbers(executor, scope.namespace, scope.section, where.held_by, MAX_EXAMINED + 1)
+    if known is not None and len(known) <= MAX_EXAMINED:
+        return course.listed(set(known))
     return course.dead_letters() if where.is_for_dead_letters else course.items()
 
 

@@ -16,11 +16,12 @@ from redrive.errors import RedriveError
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
-from redrive.model.holder import Holders, decode_holders, encode_holders, holder_names
+from redrive.model.holder import Holders, decode_holders, holder_names
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.stores.relational.batch import Batch, Stage
+from redrive.stores.relational.holder_index import delete_holders, write_holders
 from redrive.stores.relational.item_details import ItemDetails
 from redrive.stores.relational.low_water_marks import READY
 from redrive.stores.relational.session import Executor
@@ -119,7 +120,6 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
 _INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
-_INSERT_HOLDER = "INSERT INTO redrive_holder (item_no, namespace, name) VALUES (?, ?, ?)"
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
 _INSERT_MOVING = (
     "INSERT INTO redrive_moving (item_no, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
@@ -299,8 +299,7 @@ def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
 def delete_row(batch: Batch, item_row: ItemRow) -> None:
     """Delete the state row of an item."""
     batch.count_status(item_row.queue, item_row.status, -1)
-    if _listed_holders(item_row):
-        batch.write("DELETE FROM redrive_holder WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
+    delete_holders(batch, item_row)
     if item_row.status is Status.ACTIVE:
         batch.write("DELETE FROM redrive_lease WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_STATE)
         item_row.token = item_row.deadline = item_row.leased_at = item_row.worker = item_row.dead_reason = None
@@ -326,9 +325,7 @@ def delete_row(batch: Batch, item_row: ItemRow) -> None:
 def insert_row(batch: Batch, item_row: ItemRow) -> None:
     """Insert the state row of an item into the table that its status, hold and time call for."""
     batch.count_status(item_row.queue, item_row.status, 1)
-    held_by = encode_holders(item_row.holders)
-    for name, _ in _listed_holders(item_row):
-        batch.write(_INSERT_HOLDER, (item_row.item_no, batch.namespace_key, name))
+    held_by = write_holders(batch, item_row)
     if item_row.status is Status.PENDING or item_row.status is Status.FAILED:
         due = not item_row.holders and item_row.ready_at <= batch.now
         batch.arrivals[batch.by_key[item_row.queue].queue.name] += due
@@ -372,13 +369,8 @@ def insert_retried(
     batch.count_status(queue, Status.FAILED, 1)
     if expire_deadline is not None:
         batch.lower_mark(queue, "scheduled_expiry", expire_deadline)
-    state = (rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None)
+    state = rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None
     batch.write(_INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
-
-
-def _listed_holders(item_row: ItemRow) -> Holders:
-    """Return the holders that are in redrive_holder: one alone is found by the state row."""
-    return item_row.holders if len(item_row.holders) > 1 and item_row.status is not Status.MOVING else ()
 
 
 def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> None:

@@ -34,8 +34,9 @@ from redrive.model.state_machine import Verb
 from redrive.stores.relational import verdicts
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import bulk_step
-from redrive.stores.relational.find import FoundItems, scope_of, select
+from redrive.stores.relational.find import FoundItems, select
 from redrive.stores.relational.manual_changes import change_all
+from redrive.stores.relational.search_scope import scope_of
 from redrive.stores.relational.session import Executor
 
 _INSERT = "INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)"

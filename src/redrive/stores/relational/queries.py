@@ -65,6 +65,7 @@ from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, f
 from redrive.stores.relational.lease_by_id import read_leases
 from redrive.stores.relational.low_water_marks import above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.search_scope import read_scope
 from redrive.stores.relational.session import Executor
 
 _AUDIT = """
@@ -133,7 +134,7 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
         case CountItems(where, cursor):
             return _count(executor, namespace, where, cursor)
         case ListGroups(name, limit):
-            scope = find.read_scope(executor, namespace)
+            scope = read_scope(executor, namespace)
             return dead_letters.largest_groups(executor, scope, None if name is None else scope.key_of(name), limit)
         case ReadFeed():
             return feed.read(executor, namespace_key(executor, namespace), query)
@@ -192,7 +193,7 @@ def _next_due(executor: Executor, namespace: str) -> Instant | None:
 
 def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     where, order = query.where, query.order
-    scope = find.read_scope(executor, namespace)
+    scope = read_scope(executor, namespace)
     after = parse_cursor(where, order, query.cursor)
     found = find.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
     item_rows = find_all(executor, found.numbers)
@@ -201,7 +202,7 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
 
 
 def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None) -> Counted:
-    scope = find.read_scope(executor, namespace)
+    scope = read_scope(executor, namespace)
     after = parse_cursor(where, Order.NEWEST, cursor)
     if where.has_stored_count:
         queue = None if where.queue is None else scope.key_of(where.queue)

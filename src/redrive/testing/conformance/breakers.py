@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, Failure, RetryVerdict
+from redrive.broker.flows import breakers
 from redrive.errors import InvalidSetting, QueueNotFound
 from redrive.model.breaker import BreakerState, BreakerStatus
 from redrive.model.duration import SECOND
@@ -152,6 +153,21 @@ class OpeningConformance(Suite):
         second.fail(leases[2].token, DOWN)
         maintain(second, clock)
         assert only(second).kind == "network"
+
+    def test_failures_of_the_window_are_counted_after_a_restart_behind_many_others(
+        self, open_broker: OpenBroker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.require("is_durable")
+        monkeypatch.setattr(breakers, "_FEED_PAGE", 4)
+        first = open_broker()
+        guarded(first, network={})
+        first.create_queue("others", retry=RETRY)
+        for queue, count in (("jobs", 3), ("others", 11)):
+            first.put_many(queue, range(count))
+            fail_all(first, take_all(first, queue))
+        second = open_broker()
+        maintain(second, clock)
+        assert only(second).queue == "jobs"
 
     def test_rules_are_checked(self, broker: Broker) -> None:
         wrong: list[Any] = [

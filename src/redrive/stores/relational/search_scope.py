@@ -1,0 +1,40 @@
+"""The namespace that a search is for, and its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from redrive.errors import QueueNotFound
+from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.queue_rows import namespace_key
+from redrive.stores.relational.session import Executor
+
+
+class SearchScope(NamedTuple):
+    """The namespace that is searched."""
+
+    section: int
+    """Its key in the database; 0 before the first write to it."""
+    namespace: str
+    names: Mapping[int, str]
+    """Its queues by their keys."""
+
+    def key_of(self, queue: str) -> int:
+        """The key of a queue. Raises QueueNotFound."""
+        for key, name in self.names.items():
+            if name == queue:
+                return key
+        raise QueueNotFound(queue, self.namespace)
+
+
+def scope_of(batch: Batch) -> SearchScope:
+    """What a transaction can search."""
+    names = {key: row.queue.name for key, row in batch.by_key.items()}
+    return SearchScope(batch.namespace_key, batch.namespace, names)
+
+
+def read_scope(executor: Executor, namespace: str) -> SearchScope:
+    """Return what a query can search. The settings of queues are not decoded, as there may be many."""
+    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
+    return SearchScope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
