@@ -279,9 +279,8 @@ def _choose(queue: Queue, breaker: Breaker, count: int) -> Flow[tuple[ItemId, ..
         key=lambda item: (
             sum(name in others and item.id not in others[name] for name in item.held_by),
             item.ready_at or item.put_at,
-            item.id,
         )
-    )
+    )  # which keeps the order in which they were found: of items that are due together, the oldest
     return tuple(item.id for item in found[:count])
 
 
