@@ -118,6 +118,14 @@ def test_failures_count_by_class_fingerprint_and_queue() -> None:
     assert openings(counts, 61.5, network=rule) == []
 
 
+def test_of_a_thousand_fingerprints_at_the_same_time_a_hundred_open() -> None:
+    counts = FailureCounts()
+    for number in range(1_000):
+        counts.add(msgspec.structs.replace(failed(1), fingerprint=f"{number:016x}"))
+    kinds = openings(counts, 2, fingerprint=BreakerRule(failures=1))
+    assert len(kinds) == len(set(kinds)) == MAX_FINGERPRINT_BREAKERS
+
+
 def test_what_is_no_failure_does_not_count() -> None:
     counts = FailureCounts()
     counts.add(failed(1, kind=FeedKind.RETURNED))
