@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from redrive import Failure, connect
 from redrive.broker.breaker_monitor import Sweep
 from redrive.broker.failure_counts import FailureCounts
 from redrive.clock import Instant
+from redrive.contract.queries import FindItems
 from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 from redrive.model.breaker import (
     MAX_FINGERPRINT_BREAKERS,
@@ -38,6 +40,7 @@ from redrive.model.gate import lease_limit
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings, validate_settings
+from redrive.stores.memory.store import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.drain import memory_broker
 
@@ -304,3 +307,22 @@ def test_person_opens_no_more_breakers_for_fingerprints_than_a_queue_may_have() 
             broker.open_breaker("jobs", "fingerprint:ffff")
         assert broker.open_breaker("jobs", "fingerprint:0").kind == "fingerprint:0"
         assert broker.open_breaker("jobs", "network").kind == "network"
+
+
+def test_breakers_that_open_together_share_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, read, searches = FakeClock(), MemoryStore.read, 0
+
+    def counted(store: MemoryStore, query: Any) -> Any:
+        nonlocal searches
+        searches += isinstance(query, FindItems)
+        return read(store, query)
+
+    monkeypatch.setattr(MemoryStore, "read", counted)
+    with connect("memory://", clock=clock, maintenance=False) as broker:
+        broker.create_queue("jobs", retry={"attempts": 9, "base": "1h"}, breakers={"fingerprint": {"failures": 1}})
+        broker.put_many("jobs", range(50))
+        for number, lease in enumerate(broker.lease("jobs", 50)):
+            broker.fail(lease, Failure("ValueError", "no", fingerprint=f"{number:016x}"))
+        broker.run_maintenance()
+        assert len(broker.list_breakers()) == 50
+        assert searches <= 4

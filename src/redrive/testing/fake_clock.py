@@ -39,6 +39,13 @@ class FakeClock:
             self._now += moved
             return Instant(self._now)
 
+    def set_back(self, duration: DurationInput) -> Instant:
+        """Move back, as a clock that is corrected. Returns the new instant."""
+        moved = parse_duration(duration, "set_back")
+        with self._changed:
+            self._now -= moved
+            return Instant(self._now)
+
     def wait(self, event: threading.Event, until: Instant | None) -> None:
         # The event belongs to the caller and may mean more to him than "look again", so advance() does not set it.
         # Two things cannot be waited for at once; a look at the clock every millisecond takes the place of that.

@@ -118,6 +118,17 @@ class BlockedProbeConformance(Suite):
         complete_all(broker, clock, rounds=1)
         assert broker.list_breakers() == ()
 
+    def test_clock_that_is_set_back_lets_no_more_probes_through(self, broker: Broker, clock: FakeClock) -> None:
+        guarded(broker, network={})
+        break_down(broker, clock)
+        maintain(broker, clock, "30s")
+        probe = take(broker)
+        clock.set_back("1h")
+        broker.fail(probe, DOWN)
+        for _ in range(5):
+            maintain(broker, clock)
+            assert take_all(broker) == []
+
     def test_queue_that_is_deleted_releases_what_was_moved_from_it(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={})
         broker.create_queue("others")
