@@ -24,7 +24,7 @@ _NOTHING = Commit([], {}, Instant(0))
 
 
 class _UncancelledFuture(asyncio.Future[Any]):
-    """A future that whoever is cancelled while awaiting it waits for."""
+    """A future that is not cancelled with its caller, who waits for it."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         return False

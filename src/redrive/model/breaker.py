@@ -142,7 +142,7 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
         return failure is not None and (self.kind == QUEUE or self.kind in failure_kinds(failure))
 
     def counts(self, entry: FeedEntry) -> bool:
-        """Whether an entry of the feed tells of a failure of its kind."""
+        """Whether an entry of the feed is about a failure of its kind."""
         return entry.error_class is not None and self.kind in (QUEUE, *entry_kinds(entry))
 
     @property
@@ -187,7 +187,7 @@ def failure_kinds(failure: Failure) -> tuple[str, str]:
 
 
 def entry_kinds(entry: FeedEntry) -> tuple[str, str]:
-    """The same for an entry of the feed that tells of a failure."""
+    """The same for an entry of the feed about a failure."""
     return str(entry.error_class), fingerprint_kind(entry.fingerprint or "")
 
 

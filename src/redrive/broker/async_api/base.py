@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class _UncancelledTask(asyncio.Task[_T]):
-    """A task that whoever is cancelled while awaiting it, and the end of the event loop, wait for."""
+    """A task that runs to its end: a cancelled caller and the end of the event loop wait for it."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         return False
