@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,10 +14,11 @@ from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.clock import Instant
-from redrive.contract import COMMIT_ORDER
-from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, Register, SetPaused, StartOperation
+from redrive.contract import Call
+from redrive.contract.admin_calls import ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import (
     FindItems,
     GetItem,
@@ -51,7 +52,7 @@ from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
 
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 
 
 @pytest.fixture

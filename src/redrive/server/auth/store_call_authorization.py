@@ -37,7 +37,6 @@ from redrive.broker.maintenance import settle_overdue
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
     DeleteQueue,
-    Import,
     ManualChange,
     Register,
     SetBreakers,
@@ -48,6 +47,7 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.item_calls import LeaseByIds, LeaseItems, leases_of
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLease, GetOverdue, ListWorkerLeases
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token
