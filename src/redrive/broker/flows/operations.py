@@ -263,8 +263,8 @@ def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Oper
             if stepped.verb in _MOVING:
                 core.wake_movers()
             return stepped
-        core.cache_queue(result.queue)
-    raise unsettled(core, result.queue.name)
+        stale = core.cache_queue(result.queue)
+    raise unsettled(core, stale.name)
 
 
 def _shown(core: Core, operation: Operation) -> Flow[Operation]:
