@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from redrive import AsyncBroker, Broker, connect
 from redrive.broker import committer
 from redrive.broker.flow import WaitForQueue
 from redrive.clock import Instant
+from redrive.contract.item_calls import LeaseItems
 from redrive.errors import Closed, OutcomeUnknown, Overloaded
 from redrive.model.duration import HOUR
 from redrive.testing.conformance.actions import Background
@@ -193,7 +194,12 @@ def test_cancelled_lease_gives_its_items_back(broker: Broker, monkeypatch: pytes
     asyncio.run(cancel())
 
 
-def test_lease_cancelled_in_the_moment_it_arrives_gives_its_items_back(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    "lease", [lambda face: face.lease("jobs"), lambda face: face.submit(LeaseItems("jobs", 1))], ids=["flow", "call"]
+)
+def test_lease_cancelled_in_the_moment_it_arrives_gives_its_items_back(
+    broker: Broker, lease: Callable[[AsyncBroker], Coroutine[Any, Any, Any]]
+) -> None:
     """The result is there and the task has not run yet: what it would have got must not be lost."""
     broker.put_many("jobs", [1, 2])
     face = AsyncBroker(broker.core)
@@ -202,17 +208,17 @@ def test_lease_cancelled_in_the_moment_it_arrives_gives_its_items_back(broker: B
         second: asyncio.Task[Any] | None = None
 
         async def first() -> None:
-            await face.lease("jobs")
+            await lease(face)
             assert second is not None
             second.cancel()
 
         one = asyncio.create_task(first())
-        second = asyncio.create_task(face.lease("jobs"))
+        second = asyncio.create_task(lease(face))
         await one
         with pytest.raises(asyncio.CancelledError):
             await second
         again = await face.lease("jobs")
-        assert [(lease.value, lease.attempts) for lease in again] == [(2, 1)]
+        assert [(each.value, each.attempts) for each in again] == [(2, 1)]
 
     asyncio.run(cancel())
 
