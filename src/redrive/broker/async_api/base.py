@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from redrive.broker.core import Core
@@ -10,6 +11,7 @@ from redrive.broker.flow import (
     CommitCalls,
     Effect,
     Flow,
+    GiveTurn,
     OnStore,
     ReadQuery,
     TimedCommit,
@@ -20,6 +22,7 @@ from redrive.broker.flow import (
 )
 from redrive.contract import Call, Query
 from redrive.errors import RedriveError
+from redrive.store import Commit
 
 _T = TypeVar("_T")
 
@@ -40,9 +43,7 @@ class AsyncBrokerBase:
         """Queries that calls wait for which were made after them."""
 
     async def _call(self, call: Call) -> Any:
-        if self._ahead:
-            await self._answered()
-        return raise_if_refused(await self._core.committer.submit(call))
+        return raise_if_refused(await self._submit(call))
 
     def _read_ahead(self, query: Query) -> asyncio.Future[Any]:
         """The answer to a query, from a thread: as it is before any call that is made here from now on."""
@@ -128,19 +129,30 @@ class AsyncBrokerBase:
             self._core.committer.return_unclaimed_leases(future)
             raise
 
+    async def _submit_together(self, calls: Sequence[Call]) -> Commit:
+        """The same for several calls, in one transaction."""
+        if self._ahead:
+            await self._answered()
+        future = self._core.committer.submit_many(calls)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._core.committer.return_unclaimed_leases(future)
+            raise
+
     async def _take(self, step: Effect) -> Any:
         match step:
             case CommitCalls(calls):
-                return await asyncio.gather(*map(self._submit, calls))
+                return (await self._submit_together(calls)).results
             case TimedCommit(call):
-                if self._ahead:
-                    await self._answered()
-                return await self._core.committer.submit_many((call,))
+                return await self._submit_together((call,))
             case ReadQuery(query):
                 return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
             case WaitForQueue():
                 return await self._core.notify.wait_async(step)
             case OnStore():
                 return await asyncio.get_running_loop().run_in_executor(None, perform_effect, self._core, step)
+            case GiveTurn():
+                return await asyncio.sleep(0)
             case _:
                 raise AssertionError(step)

@@ -103,8 +103,7 @@ def _by_item_id(
         id = item_id(broker, typed, queue)
     except (ItemNotFound, InvalidName) as problem:
         raise problem if hasattr(problem, "candidates") else error from None
-    flow = administration.get_item(broker._core, queue, id, by_task_id=False, redacted=redacted)
-    return broker._run(flow)
+    return broker._run(administration.get_item(broker._core, queue, id, redacted=redacted))
 
 
 @command("status")
