@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 FOR_FLOWS = frozenset(
     {
-        *("clock", "redaction", "meter", "notify", "breakers"),
+        *("clock", "redaction", "meter", "notify", "breakers", "trials"),
         *("actor", "address", "judge", "route_verdict"),
         *("queue", "cache_queue", "evict_queue", "is_gated", "close_gate"),
         *("start_moves", "wake_movers", "wake_maintenance"),
@@ -42,6 +42,12 @@ class StoreIdentity(msgspec.Struct, frozen=True):
 
     name: str
     namespace: str
+
+
+class StoreNames(msgspec.Struct, frozen=True):
+    """What flows may know of other stores."""
+
+    is_known: Callable[[str], bool]
 
 
 class FlowCore:
@@ -61,6 +67,11 @@ class FlowCore:
     def store(self) -> StoreIdentity:
         """Its names, and nothing that reads or writes."""
         return StoreIdentity(self._core.store.name, self._core.store.namespace)
+
+    @property
+    def stores(self) -> StoreNames:
+        """Which others there are. A flow reaches one by `OnStore`, which the guard checks."""
+        return StoreNames(self._core.stores.is_known)
 
 
 class BoundBroker(AsyncBroker):
