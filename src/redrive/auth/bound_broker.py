@@ -28,8 +28,8 @@ _T = TypeVar("_T")
 
 FOR_FLOWS = frozenset(
     {
-        *("clock", "redaction", "meter", "notify", "breakers", "trials"),
-        *("actor", "address", "judge", "route_verdict"),
+        *("clock", "redaction", "meter", "notify", "breakers", "trials", "is_closed"),
+        *("actor", "address", "judge", "judge_delivery", "route_verdict"),
         *("queue", "cache_queue", "evict_queue", "is_gated", "close_gate"),
         *("start_moves", "wake_movers", "wake_maintenance"),
     }
