@@ -60,7 +60,7 @@ AUDITED: dict[str, Change] = {
     "queues.delete": Change(lambda s: {"name": s.third_queue, "confirm": 0}, ADMIN),
     "queue.clear": Change(lambda s: {"queue": s.queue, "confirm": 1}, ADMIN),
     "items.delete": of("id", ADMIN),
-    "items.retry": of("id", before=lambda b, s: b.fail_items(s.id, "e", actor="world")),
+    "items.retry": of("task", before=captured),
     "items.done": of("id"),
     "items.fail": of("id", error="e"),
     "items.bury": of("id"),
