@@ -36,7 +36,7 @@ class Answering(AsyncBroker):
 
     answer: Any = None
 
-    async def _call(self, call: Call) -> Any:
+    async def submit(self, call: Call) -> Any:
         return self.answer
 
 
@@ -52,14 +52,14 @@ def measure(caller: str, kind: str, directory: Path) -> Measurement:
             "lease": (LeaseItems(QUEUE, 1, "host-1"), Leased((lease,), None, False)),
             "complete": (Complete(lease.token), None),
         }
-        unbound = Answering(broker._core)
+        unbound = Answering(broker.core)
         call, unbound.answer = calls[kind]
 
         def bare() -> Coroutine[Any, Any, Any]:
-            return unbound._call(call)
+            return unbound.submit(call)
 
         def guarded() -> Coroutine[Any, Any, Any]:
-            return BoundBroker(unbound, Caller(CALLERS[caller], "default", broker._core, known))._call(call)
+            return BoundBroker(unbound, Caller(CALLERS[caller], "default", broker.core, known)).submit(call)
 
         return Measurement({"microseconds": _microseconds(guarded) - _microseconds(bare)})
 

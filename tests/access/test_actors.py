@@ -120,7 +120,7 @@ def test_every_route_that_changes_something_is_in_a_table() -> None:
 
 def all_that_is_written(world: World) -> str:
     """Everything that names who did something, of the namespace."""
-    core = world.broker._core
+    core = world.broker.core
     page = world.broker.find(status="any", archived=True, limit=1000)
     kept = (
         world.broker.audit(1000),

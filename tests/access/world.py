@@ -51,7 +51,7 @@ class Side:
         dead_id = self.put(broker, "dead")
         broker.bury_items(dead_id)
         self.letter_id = broker.get(dead_id).id
-        call = broker._core.call
+        call = broker.submit
         paused = {"actor": "world", "paused": True}
         self.operation: str = call(StartOperation(verb=Verb.ARCHIVE, where=Filter(queue=self.dead_queue), **paused)).id
         archived = Filter(queue=self.dead_queue, status=Status.ARCHIVED)
@@ -74,22 +74,22 @@ class World:
     def __init__(self, core: Core | None = None) -> None:
         self.clock = FakeClock()
         self.broker = connect("memory://", clock=self.clock, maintenance=False) if core is None else Broker(core)
-        self.awaited = AsyncBroker(self.broker._core)
+        self.awaited = AsyncBroker(self.broker.core)
         self.sides = {side: Side(self.broker, side) for side in (OWN, FOREIGN)}
 
     def caller(self, principal: Principal, namespace: str = NAMESPACE) -> Caller:
         """Somebody who calls, without a lease that this server knows of."""
-        return Caller(principal, namespace, self.broker._core, KnownLeases())
+        return Caller(principal, namespace, self.broker.core, KnownLeases())
 
     def authorize(self, principal: Principal, *calls: Call | Query, namespace: str = NAMESPACE) -> list[Any]:
         """Each call of a remote client as it is let in, or its refusal."""
-        now = self.broker._core.clock.now()
+        now = self.broker.core.clock.now()
         flow = authorize_calls(self.caller(principal, namespace), calls, lambda call: validate_call(call, now))
-        return self.broker._run(flow)
+        return self.broker.run_flow(flow)
 
     def shown(self, principal: Principal, call: Call | Query, result: Any) -> Any:
         """The result of a call as that principal sees it."""
-        return self.broker._run(filter_results(self.caller(principal), (call,), (result,)))[0]
+        return self.broker.run_flow(filter_results(self.caller(principal), (call,), (result,)))[0]
 
     def close(self) -> None:
         self.broker.close()

@@ -50,7 +50,7 @@ class Run:
         self.random, self.tally = random, tally
         self.clock = FakeClock()
         self.broker: Broker = connect(url, clock=self.clock, maintenance=False, durability="relaxed")
-        self.caller = Caller(UNAUTHENTICATED_ADMIN, "default", self.broker._core, KnownLeases())
+        self.caller = Caller(UNAUTHENTICATED_ADMIN, "default", self.broker.core, KnownLeases())
         self.mischief = Mischief(random)
         self.leases: list[Lease] = []
         self.make_queues()
@@ -87,9 +87,9 @@ class Run:
         self.mischief.tokens = [lease.token for lease in self.leases[-20:]]
         self.mischief.now = self.clock.now()
         call = self.mischief.call()
-        now = self.broker._core.clock.now()
+        now = self.broker.core.clock.now()
         flow = authorize_calls(self.caller, (call,), lambda call: validate_call(call, now))
-        (made,) = self.broker._run(flow)
+        (made,) = self.broker.run_flow(flow)
         name = type(call).__name__
         if isinstance(made, RedriveError):
             assert isinstance(made, InvalidInput), (call, made)
@@ -107,7 +107,7 @@ class Run:
 
     def carried_out(self, call: Any) -> Any:
         """The result. Whatever is raised that is no refusal fails the test, as does a store that says it failed."""
-        store = self.broker._core.store
+        store = self.broker.core.store
         if isinstance(call, COMMITTED):
             result = store.commit([call]).results[0]
         else:
@@ -147,7 +147,7 @@ class Run:
     def found(self, where: Filter) -> Iterator[Item]:
         cursor = None
         while True:
-            page = self.broker._core.store.read(FindItems(where, Order.OLDEST, 1000, cursor))
+            page = self.broker.core.store.read(FindItems(where, Order.OLDEST, 1000, cursor))
             yield from page.items
             cursor = page.cursor
             if cursor is None:

@@ -82,26 +82,30 @@ class BoundBroker(AsyncBroker):
     """
 
     def __init__(self, broker: AsyncBroker, caller: Caller) -> None:
-        super().__init__(cast("Core", FlowCore(broker._core)))
+        super().__init__(cast("Core", FlowCore(broker.core)))
         self._unbound = broker
         self._caller = caller
 
-    async def _run(self, flow: Flow[_T]) -> _T:
-        return await self._unbound._run(guarded(self._caller, flow))
+    async def run_flow(self, flow: Flow[_T]) -> _T:
+        """Drive a flow as the caller may run it."""
+        return await self._unbound.run_flow(guarded(self._caller, flow))
 
-    async def _look(self, flow: Flow[_T]) -> _T:
-        return await self._unbound._look(guarded(self._caller, flow))
+    async def run_flow_in_thread(self, flow: Flow[_T]) -> _T:
+        """Drive a flow that only reads as the caller may run it, in a thread."""
+        return await self._unbound.run_flow_in_thread(guarded(self._caller, flow))
 
-    async def _finish(self, flow: Flow[_T]) -> _T:
-        return await self._unbound._finish(guarded(self._caller, flow))
+    async def run_flow_to_end(self, flow: Flow[_T]) -> _T:
+        """Drive a flow as the caller may run it, even if this coroutine is cancelled."""
+        return await self._unbound.run_flow_to_end(guarded(self._caller, flow))
 
-    async def _call(self, call: Call) -> Any:
+    async def submit(self, call: Call) -> Any:
+        """Commit one call as the caller may make it: without a flow, where nothing has to be read for that."""
         kind = call.__class__
         if kind is LeaseItems or kind not in RESULT_FILTERS:
             signed = sign_call(self._caller, call)
             if may_freely(self._caller, signed):
-                return filter_result(self._caller, signed, await self._unbound._call(signed))
-        return await self._run(commit_call(call))
+                return filter_result(self._caller, signed, await self._unbound.submit(signed))
+        return await self.run_flow(commit_call(call))
 
     async def get(self, id: str, *, redacted: bool = True) -> Item:
         """An item. Unredacted, for those who may see that in its queue."""

@@ -164,7 +164,7 @@ class Server:
         unbound = await self.brokers.acquire(namespace, hold)
         broker = unbound
         if decoder is not None and principal is not UNAUTHENTICATED_ADMIN:
-            broker = BoundBroker(unbound, Caller(principal, namespace, unbound._core, self._leases))
+            broker = BoundBroker(unbound, Caller(principal, namespace, unbound.core, self._leases))
         request = Request(
             broker,
             principal,

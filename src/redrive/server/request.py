@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     @property
     def caller(self) -> Caller:
         """For who authorizes calls of the store contract."""
-        return Caller(self.principal, self.namespace, self.broker._core, self.leases)
+        return Caller(self.principal, self.namespace, self.broker.core, self.leases)
 
     async def check_admitted(self) -> None:
         """Raise where the caller's token was revoked since the request came."""

@@ -71,7 +71,7 @@ class EnqueuedTask(msgspec.Struct, frozen=True):
 
 async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
     """Capture a task. The queue is created for a caller that may manage it."""
-    core = request.broker._core
+    core = request.broker.core
     queue = CaptureQueue(
         core,
         queue_name(call.queue),
@@ -80,7 +80,7 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         False,
         NO_ALERTS,
     )
-    await request.broker._run(queue.open())
+    await request.broker.run_flow(queue.open())
     error: str | Failure
     if isinstance(call.error, str):
         error = call.error
@@ -97,7 +97,7 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         category=call.error_category,
         priority=call.priority,
     )
-    receipt = await request.broker._run(queue.capture(given))
+    receipt = await request.broker.run_flow(queue.capture(given))
     return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
 
 
@@ -137,8 +137,8 @@ async def list_tasks(request: Request, call: ListTasksCall) -> Tasks:
     cursor, size = call.cursor, 0
     while True:
         some = min(STEP, call.limit - len(items))
-        flow = administration.list_items(request.broker._core, call.queue, where, some, cursor)
-        found, cursor = await request.broker._run(flow)
+        flow = administration.list_items(request.broker.core, call.queue, where, some, cursor)
+        found, cursor = await request.broker.run_flow(flow)
         items += found
         size += sum(map(size_of, found))
         if cursor is None or len(items) >= call.limit or size > request.limits.max_response_bytes:
@@ -187,7 +187,7 @@ class DueTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _item(request: Request, call: TaskCall | ChangeTaskCall) -> Item:
-    return await request.broker._run(administration.get_item(request.broker._core, call.queue, call.task_id))
+    return await request.broker.run_flow(administration.get_item(request.broker.core, call.queue, call.task_id))
 
 
 async def get(request: Request, call: TaskCall) -> TaskView:
@@ -198,7 +198,7 @@ async def get(request: Request, call: TaskCall) -> TaskView:
 async def retry(request: Request, call: ChangeTaskCall) -> DueTask:
     """Make a task due now."""
     item = await _item(request, call)
-    run, core = request.broker._run, request.broker._core
+    run, core = request.broker.run_flow, request.broker.core
     await run(administration.change(core, item, Verb.RETRY, call.actor))
     is_running = await run(flows.has_processor(call.queue))
     return DueTask(
@@ -221,8 +221,8 @@ async def restore(request: Request, call: ChangeTaskCall) -> ChangedTask:
 
 async def _changed(request: Request, call: ChangeTaskCall, verb: Verb) -> ChangedTask:
     item = await _item(request, call)
-    flow = administration.change(request.broker._core, item, verb, call.actor)
-    return ChangedTask(call.task_id, item.id, await request.broker._run(flow))
+    flow = administration.change(request.broker.core, item, verb, call.actor)
+    return ChangedTask(call.task_id, item.id, await request.broker.run_flow(flow))
 
 
 class ClearTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -245,15 +245,15 @@ class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
     """Drop or remove tasks."""
-    flow = administration.clear(request.broker._core, call.queue, call.confirm, call.actor)
-    cleared = await request.broker._run(flow)
+    flow = administration.clear(request.broker.core, call.queue, call.confirm, call.actor)
+    cleared = await request.broker.run_flow(flow)
     until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
     return ClearedTasks(len(cleared), None if until is None else to_rfc3339(until))
 
 
 async def statistics(request: Request, call: StatisticsCall) -> Statistics:
     """Count tasks."""
-    found = await request.broker._run(administration.statistics(request.broker._core, call.queue))
+    found = await request.broker.run_flow(administration.statistics(request.broker.core, call.queue))
     return msgspec.convert(found, Statistics)
 
 

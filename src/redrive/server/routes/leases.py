@@ -77,7 +77,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     worker = None if call.worker is None else check_label("worker", call.worker)
     timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
     broker = request.broker
-    leased: Leased = await broker._call(LeaseItems(queue_name(call.queue), call.limit, worker, timeout))
+    leased: Leased = await broker.submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout))
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
         leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=worker)
@@ -115,7 +115,7 @@ async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Le
 
 async def give_back(request: Request, leases: Sequence[Lease]) -> None:
     """Items that nobody ran take their old place, and no attempt is counted."""
-    await request.broker._run(commit_calls([ReturnLease(each.token) for each in leases]))
+    await request.broker.run_flow(commit_calls([ReturnLease(each.token) for each in leases]))
 
 
 def _leased(lease: Lease) -> LeasedItem:

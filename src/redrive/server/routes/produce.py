@@ -77,7 +77,7 @@ async def produce(request: Request, call: ProduceCall) -> Produced:
     """Put items, all or none."""
     check_batch(request, len(call.items))
     put = Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
-    return Produced(await request.broker._call(put))
+    return Produced(await request.broker.submit(put))
 
 
 def _is_plain(item: ProducedItem) -> bool:
@@ -185,9 +185,9 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
         read = [decode_line(number, _encode(line)) for number, line in enumerate(call.lines, 1)]
         items = tuple(item for item in read if item is not None)
     else:
-        now = request.broker._core.clock.now()
+        now = request.broker.core.clock.now()
         items = tuple(each(call.items, lambda item: _item(item, call.queue, now)))
-    return Imported(await request.broker._call(Import(call.queue, items, request.broker._core.actor(call.actor))))
+    return Imported(await request.broker.submit(Import(call.queue, items, request.broker.core.actor(call.actor))))
 
 
 def _item(given: ImportedItem, queue: str, now: Instant) -> Item:

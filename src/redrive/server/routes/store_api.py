@@ -102,7 +102,7 @@ class _Remote:
         return CommitPosition(self._server_epoch, self._answers.number)
 
     async def about(self, request: Request, body: bytes) -> Response:
-        store = request.broker._core.store
+        store = request.broker.core.store
         loop = asyncio.get_running_loop()
         durability = await loop.run_in_executor(None, store.durability)
         warnings = await loop.run_in_executor(None, store.warnings)
@@ -120,7 +120,7 @@ class _Remote:
                 return self._misdirected()
             if asked.is_retry and not self._answers.covers_since(asked.position):
                 problem = "the connection broke, and the server that it was sent to does not remember it"
-                raise OutcomeUnknown(request.broker._core.store.name, problem)
+                raise OutcomeUnknown(request.broker.core.store.name, problem)
             work = asyncio.ensure_future(self._commit(request, asked))
             self._answers.add(id, work)
         answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
@@ -141,7 +141,7 @@ class _Remote:
             raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
         calls = await self._authorized(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
-        core = request.broker._core
+        core = request.broker.core
         try:
             commit = await self._carry_out(core, let_in, asked)
         except OutcomeUnknown as unknown:
@@ -155,7 +155,7 @@ class _Remote:
     async def _answer(
         self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit
     ) -> Response:
-        core = request.broker._core
+        core = request.broker.core
         _wake(core, let_in, commit)
         most = request.limits.max_response_bytes
         kept, given_back = response_budget.truncate_results(let_in, commit.results, most, commit.now)
@@ -165,7 +165,7 @@ class _Remote:
                 await self._carry_out(core, [ReturnLease(token) for token in given_back], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
-        shown = await request.broker._run(filter_results(request.caller, asked.calls, answered))
+        shown = await request.broker.run_flow(filter_results(request.caller, asked.calls, answered))
         given = Commit(shown, visible_arrivals(request.caller, _caused(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
 
@@ -182,15 +182,17 @@ class _Remote:
     async def read(self, request: Request, body: bytes) -> Response:
         asked: Query = _decoded("store.read", decode_query, body)
         query = raise_if_refused((await self._authorized(request, (asked,)))[0])
-        core, most = request.broker._core, request.limits.max_response_bytes
+        core, most = request.broker.core, request.limits.max_response_bytes
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
-        (shown,) = await request.broker._run(filter_results(request.caller, (asked,), (answer,)))
+        (shown,) = await request.broker.run_flow(filter_results(request.caller, (asked,), (answer,)))
         return _response(shown)
 
     async def _authorized(self, request: Request, calls: Sequence[Call | Query]) -> list[Any]:
         """Each call as it may be executed, or the error that it is refused with: its values are a client's."""
-        now = request.broker._core.clock.now()
-        return await request.broker._run(authorize_calls(request.caller, calls, lambda call: validate_call(call, now)))
+        now = request.broker.core.clock.now()
+        return await request.broker.run_flow(
+            authorize_calls(request.caller, calls, lambda call: validate_call(call, now))
+        )
 
     async def watch(self, request: Request, body: bytes) -> Response:
         asked = _decoded("store.watch", decode_watch, body)
@@ -205,7 +207,7 @@ class _Remote:
         return _response(WatchAnswer(self._server_epoch, number, found, number > asked.since))
 
     def _arrivals_of(self, request: Request) -> ArrivalLog:
-        notify = request.broker._core.notify
+        notify = request.broker.core.notify
         arrivals = self._arrivals.get(notify)
         if arrivals is None:
             arrivals = self._arrivals[notify] = ArrivalLog(notify)

@@ -80,9 +80,9 @@ class RevokedToken(msgspec.Struct, frozen=True):
 async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
     """Make a token."""
     broker = request.broker
-    made = await broker._run(
+    made = await broker.run_flow(
         token_store.create(
-            broker._core.clock,
+            broker.core.clock,
             call.name,
             call.roles,
             namespaces=call.namespaces,
@@ -96,12 +96,12 @@ async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
 
 async def list_all(request: Request, call: ListTokensCall) -> TokenList:
     """All tokens."""
-    return TokenList([_form(request.broker, token) for token in await request.broker._run(token_store.list_all())])
+    return TokenList([_form(request.broker, token) for token in await request.broker.run_flow(token_store.list_all())])
 
 
 async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
     """Let nobody in with it any more."""
-    if not await request.broker._run(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
+    if not await request.broker.run_flow(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
         raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
     return RevokedToken(call.name)
 
@@ -116,7 +116,7 @@ def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
         created_at=to_rfc3339(token.created_at),
         created_by=token.created_by,
         expires_at=instant_text_or_none(token.expires_at),
-        expired=token.is_over(broker._core.clock.now()),
+        expired=token.is_over(broker.core.clock.now()),
     )
 
 
