@@ -15,7 +15,10 @@ import msgspec
 from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
 from redrive.contract import Call, Query
+from redrive.contract.queries import GetItems
 from redrive.errors import RedriveError
+from redrive.model.ids import ItemId
+from redrive.model.item import Item
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -81,6 +84,20 @@ def commit_call(call: Call) -> Flow[Any]:
 def run_query(query: Query) -> Flow[Any]:
     """Answer one query."""
     return (yield ReadQuery(query))
+
+
+def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
+    """Read items with as few queries as their size allows."""
+    found: list[Item | None] = []
+    while len(found) < len(ids):
+        found += yield from run_query(GetItems(tuple(ids[len(found) :])))
+    return found
+
+
+def wait_until(core: Core, until: Instant) -> Flow[None]:
+    """Wait until an instant. It may end earlier, as after a commit of another process."""
+    name = "# time"  # no queue can have this name
+    yield WaitForQueue(name, core.notify.sequence(name), until, None)
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:

@@ -254,8 +254,7 @@ async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
     """Drop or remove tasks."""
     flow = administration.clear(request.broker._core, call.queue, call.confirm, request.actor(call.actor))
     cleared = await request.broker._run(flow)
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
-    return ClearedTasks(len(cleared), None if until is None else to_rfc3339(until))
+    return ClearedTasks(cleared.cleared, None if cleared.undo_until is None else to_rfc3339(cleared.undo_until))
 
 
 async def statistics(request: Request, call: StatisticsCall) -> Statistics:
