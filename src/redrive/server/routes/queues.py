@@ -9,8 +9,6 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows import clearance
 from redrive.errors import ConfirmationMismatch, InvalidInput
-from redrive.model.filter import Filter
-from redrive.model.item import Settled, Status
 from redrive.model.queue import Queue, QueueSettings, QueueStats
 from redrive.model.text import to_rfc3339
 from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
@@ -202,32 +200,21 @@ class Cleared(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def clear(request: Request, call: ClearQueueCall) -> Cleared:
     """Remove items, many at a time."""
-    statuses = list(dict.fromkeys(call.statuses))
-    total = 0
-    for status in statuses:
-        total += await request.broker.count(queue=call.queue, status=status, dropped=_asked(call))
-    if call.dry_run:
-        return Cleared(0, total)
-    if call.confirm != total and (call.confirm is not None or total):
-        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
-    cleared: list[Settled] = []
-    for status in statuses:
-        where = Filter(queue=call.queue, status=Status(status), dropped=_asked(call))
-        flow = clearance.clear(
-            request.broker.core,
-            where,
-            call.actor,
-            final=call.destructive,
-            limit=MAX_CLEARED - len(cleared),
-        )
-        cleared += await request.broker.run_flow(flow)
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
-    return Cleared(len(cleared), max(0, total - len(cleared)), None if until is None else to_rfc3339(until))
-
-
-def _asked(call: ClearQueueCall) -> bool | None:
-    """Whether dropped items are meant: what is dropped is not dropped again."""
-    return None if call.destructive else False
+    flow = clearance.clear_queue(
+        request.broker.core,
+        call.queue,
+        call.statuses,
+        final=call.destructive,
+        confirm=call.confirm,
+        dry_run=call.dry_run or call.confirm is None,
+        limit=MAX_CLEARED,
+        actor=call.actor,
+    )
+    result = await request.broker.run_flow(flow)
+    if call.confirm is None and result.total and not call.dry_run:
+        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", None, result.total)
+    until = None if result.undo_until is None else to_rfc3339(result.undo_until)
+    return Cleared(result.cleared, max(0, result.total - result.cleared), until)
 
 
 _NAME = {"name": "emails"}
