@@ -51,15 +51,15 @@ def test_dropped_items_are_not_dropped_again_and_are_removed_permanently(broker:
 
 def test_item_of_another_caller_is_skipped(broker: Broker) -> None:
     broker.put_many("jobs", range(2))
-    flow = clearance.clear_queue(broker._core, "jobs", "pending")
+    flow = clearance.clear_queue(broker.core, "jobs", "pending")
     effect = next(flow)
     while type(getattr(effect, "query", None)).__name__ != "FindItems":
-        effect = flow.send(broker._core.read(effect.query))  # type: ignore[union-attr]
-    page = broker._core.read(effect.query)  # type: ignore[union-attr]
+        effect = flow.send(broker.core.read(effect.query))  # type: ignore[union-attr]
+    page = broker.core.read(effect.query)  # type: ignore[union-attr]
     broker.lease("jobs")
     effect = flow.send(page)
     with pytest.raises(StopIteration) as end:
-        flow.send(broker._core.committer.commit(effect.calls))  # type: ignore[union-attr]
+        flow.send(broker.core.committer.commit(effect.calls))  # type: ignore[union-attr]
     assert (end.value.value.cleared, end.value.value.skipped) == (1, {"item_active": 1})
 
 

@@ -43,7 +43,7 @@ def test_store_writes_what_the_table_says(kind: OutcomeKind) -> None:
         id = broker.put("jobs", 1).id
         version = broker.get_queue("jobs").version
         call = Settle(broker.lease("jobs")[0].token, kind, _verdict(kind), version, _FAILURE, worker_is_gone=True)
-        settled = broker._core.call(call)
+        settled = broker.submit(call)
         assert [entry.event for entry in broker.get(id).history] == [DELIVERY_ENDS[kind].event]
         is_dead = settled.status is Status.DEAD
         told = [entry.kind for entry in broker.feed().entries]
@@ -67,8 +67,8 @@ def _settle(broker: Broker, kind: OutcomeKind) -> None:
     broker.put("jobs", 1)
     (lease,) = broker.lease("jobs")
     call = Settle(lease.token, kind, _verdict(kind), broker.get_queue("jobs").version, worker_is_gone=True)
-    assert broker._core.meter is not None
-    broker._core.meter.settled("jobs", kind, broker._core.call(call), _FAILURE)
+    assert broker.core.meter is not None
+    broker.core.meter.settled("jobs", kind, broker.submit(call), _FAILURE)
 
 
 def test_outcomes_of_workers_have_the_words_of_the_contract() -> None:

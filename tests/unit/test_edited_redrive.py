@@ -49,13 +49,13 @@ def waits(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def reads(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
     """Queries of the store, by type."""
     counted: Counter[type] = Counter()
-    read = broker._core.store.read
+    read = broker.core.store.read
 
     def count(query: Any) -> Any:
         counted[type(query)] += 1
         return read(query)
 
-    monkeypatch.setattr(broker._core.store, "read", count)
+    monkeypatch.setattr(broker.core.store, "read", count)
     return counted
 
 

@@ -42,6 +42,8 @@ class ReadQuery(msgspec.Struct, frozen=True):
     """Answer this query. Gives the answer."""
 
     query: Query
+    is_internal: bool = False
+    """The answer is not shown to who called: it says what is to be hidden. No right is needed for it."""
 
 
 class WaitForQueue(msgspec.Struct, frozen=True):
@@ -64,7 +66,11 @@ class OnStore(msgspec.Struct, frozen=True):
     effect: CommitCalls | ReadQuery
 
 
-Effect = CommitCalls | TimedCommit | ReadQuery | WaitForQueue | OnStore
+class GiveTurn(msgspec.Struct, frozen=True):
+    """Let others of the event loop have their turn. In a thread that is not needed."""
+
+
+Effect = CommitCalls | TimedCommit | ReadQuery | WaitForQueue | OnStore | GiveTurn
 Flow = Generator[Effect, Any, _T]
 
 
@@ -79,6 +85,15 @@ def commit_call(call: Call) -> Flow[Any]:
     """Commit one call and give its result; raise if it was refused."""
     results = yield CommitCalls((call,))
     return raise_if_refused(results[0])
+
+
+def commit_calls(calls: Sequence[Call]) -> Flow[Sequence[Any]]:
+    """Commit calls together. Each stands for itself: an error is among the results."""
+    try:
+        results: Sequence[Any] = (yield CommitCalls(calls)) if calls else ()
+    except RedriveError as error:
+        return [error] * len(calls)
+    return results
 
 
 def run_query(query: Query) -> Flow[Any]:
@@ -134,3 +149,5 @@ def perform_effect(core: Core, effect: Effect) -> Any:
             return core.notify.wait(effect)
         case OnStore(store, inner):
             return perform_effect(shielded(core.stores.at, store), inner)
+        case GiveTurn():
+            return None

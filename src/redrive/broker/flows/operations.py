@@ -307,7 +307,7 @@ def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
     """Which of these items are dead letters: all where that was asked for, else those that the store finds."""
     if where.status is Status.DEAD or not items:
         return {item.id for item in items}
-    asked = Filter(status=Status.DEAD, ids=tuple(item.id for item in items))
+    asked = Filter(queue=where.queue, status=Status.DEAD, ids=tuple(item.id for item in items))
     found: set[str] = set()
     cursor = None
     while True:
