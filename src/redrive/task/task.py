@@ -18,13 +18,14 @@ from redrive.model.duration import MINUTE
 from redrive.model.ids import make_id, make_token
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_PUT, check_name
+from redrive.model.options import TaskItemDefaults
 from redrive.model.payload import check_headers
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, TaskItem
 from redrive.task.hooks import Hooks
 from redrive.task.periodic import periodic_from
 from redrive.task.result_handle import TaskHandle
-from redrive.task.task_options import PUT_DEFAULTS, PutOptions, TaskOptions, check_options, put_template
+from redrive.task.task_options import PutOptions, TaskOptions, check_options, put_template
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ class TaskPutter(Generic[P, R_co]):
         """The same with these options: `send.options(delay="5m").put(…)`."""
         merged: PutOptions = {**self._given, **options}
         if "headers" in options:
-            merged["headers"] = {**check_headers(self._given.get("headers", {})), **check_headers(options["headers"])}
+            given = (self._given.get("headers"), options["headers"])
+            before, added = ({} if each is None else check_headers(each) for each in given)
+            merged["headers"] = {**before, **added}
         return TaskPutter(self._task, merged)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> TaskItem:
@@ -120,7 +123,8 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
             raise InvalidInput(f"task '{self.name}' is periodic and nobody gives it {needed}; give it a default")
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
-        super().__init__(self, cast(PutOptions, {name: options[name] for name in PUT_DEFAULTS if name in options}))  # type: ignore[literal-required]
+        of_items = {name: value for name, value in options.items() if name in TaskItemDefaults.__annotations__}
+        super().__init__(self, cast(PutOptions, of_items))
 
     @property
     def app(self) -> App:

@@ -9,7 +9,7 @@ from redrive.broker.flow import Flow
 from redrive.broker.flows import queues
 from redrive.errors import QueueExists, QueueNotFound
 from redrive.model.limits import check_name, is_remote
-from redrive.model.queue import parse_settings
+from redrive.model.queue_options import parse_settings
 from redrive.task.context import Context
 from redrive.task.hooks import Hooks
 from redrive.task.task import Task
