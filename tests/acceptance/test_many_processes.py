@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.acceptance.children import fork, join
+from tests.acceptance.children import BEAT, Say, fork, join
 from tests.acceptance.histories import Tally, check_history, read_journal
 from tests.acceptance.places import Where, places
 from tests.acceptance.working import MAX_ATTEMPTS, QUEUE, Worker, create_queues, share_fairly
@@ -66,7 +66,11 @@ def _work(url: str, folder: Path, share: int) -> int:
 
     def start(number: int) -> None:
         life = lives[number]
-        pids[number], reader = fork(lambda say: Worker(url, folder, number, life, share).run(say))
+
+        def work(say: Say) -> None:
+            Worker(url, folder, number, life, share).run(say)
+
+        pids[number], reader = fork(work, pipe_bytes=len(BEAT))  # none works further ahead than its killer has seen
         waiting.register(reader, selectors.EVENT_READ, number)
 
     for number in range(PROCESSES):
@@ -75,8 +79,8 @@ def _work(url: str, folder: Path, share: int) -> int:
     while waiting.get_map():
         for key, _ in waiting.select(timeout=60):
             number = key.data
-            if data := os.read(key.fd, 4096):
-                beats += len(data)
+            if os.read(key.fd, len(BEAT)):
+                beats += 1
                 continue
             waiting.unregister(key.fd)
             ended = join(pids[number], key.fd)

@@ -1,6 +1,7 @@
-"""`Broker`: what a program can do with queues and items, blocking.
+# Generated from broker/async_broker.py by tools/blocking_api.py; edit that file.
+"""`Broker`: what a program can do with queues and items.
 
-Its methods are in `redrive.broker.api`: queues, work, looking, by_hand, operations.
+Its methods are in `redrive.broker.api`, a file for each topic.
 """
 
 from __future__ import annotations
@@ -22,11 +23,18 @@ from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
 
-class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMethods, OperationMethods, BreakerMethods):
-    """Queues and items of one namespace in one store. Safe to share between threads; a forked child may go on using it.
+class Broker(
+    QueueMethods,
+    DeliveryMethods,
+    InspectionMethods,
+    ManualChangeMethods,
+    OperationMethods,
+    BreakerMethods,
+):
+    """Queues and items of one namespace in one store. Safe to share between threads.
 
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
-    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas.
+    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas. A forked child may go on using it.
     """
 
     @property
@@ -43,7 +51,7 @@ class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMetho
 
         It is opened when it is first asked for, and closed with this one.
         """
-        return type(self)(self._core.stores.at(store))
+        return type(self)(self._in_thread(self._core.stores.at, store))
 
     def run_maintenance(self) -> maintenance.MaintenanceResult:
         """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
@@ -51,15 +59,16 @@ class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMetho
 
     def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""
-        return self._core.store.durability()
+        return self._in_thread(self._core.store.durability)
 
     def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        return health_of(self._core.store, self._run(store_warnings(self._core)))
+        moves = self._run(store_warnings(self._core))
+        return self._in_thread(health_of, self._core.store, moves)
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""
-        self._core.close()
+        self._in_thread(self._core.close)
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-# Generated from async_dead_letter_queue.py by tools/blocking_api.py; edit that file.
+# Generated from capture/async_dead_letter_queue.py by tools/blocking_api.py; edit that file.
 """`DeadLetterQueue`: a dead-letter queue behind calls that fail outside a queue."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Generated from async_mailbox.py by tools/blocking_api.py; edit that file.
+# Generated from mailbox/async_mailbox.py by tools/blocking_api.py; edit that file.
 """`Mailbox`: typed messages with replies on a queue."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Generated from broker/async_api/breakers.py by tools/blocking_api.py; edit that file.
 """Circuit breakers, as methods of `Broker`."""
 
 from __future__ import annotations

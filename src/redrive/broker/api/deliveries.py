@@ -1,3 +1,4 @@
+# Generated from broker/async_api/deliveries.py by tools/blocking_api.py; edit that file.
 """Work, as methods of `Broker`: put, lease, and how a delivery ends."""
 
 # One id is a text, and a text is a sequence of texts: the overload for one id is meant first.
@@ -64,16 +65,16 @@ class DeliveryMethods(BrokerBase):
             retry=retry,
         )
         put = Put(deliveries.queue_name(queue), (item,))
-        receipts: tuple[Receipt, ...] = (
-            self._core.put_in_transaction(transaction, put) if transaction is not None else self._core.call(put)
-        )
+        if transaction is not None:
+            return self._core.put_in_transaction(transaction, put)[0]
+        receipts: tuple[Receipt, ...] = self._call(put)
         return receipts[0]
 
     def put_many(self, queue: str, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
         put = deliveries.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
-            self._core.put_in_transaction(transaction, put) if transaction is not None else self._core.call(put)
+            self._core.put_in_transaction(transaction, put) if transaction is not None else self._call(put)
         )
         return receipts
 
@@ -155,7 +156,7 @@ class DeliveryMethods(BrokerBase):
 
     def extend(self, lease: Lease | Token, timeout: DurationInput | None = None) -> Instant:
         """Hold on to an item for `timeout` from now, or the queue's lease_timeout. Returns the new deadline."""
-        answer: Instant = self._core.call(deliveries.extend_call(lease, timeout))
+        answer: Instant = self._call(deliveries.extend_call(lease, timeout))
         return answer
 
     def complete(
@@ -171,7 +172,7 @@ class DeliveryMethods(BrokerBase):
         `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` gives it for
         `keep_result`, whether the item is kept or not.
         """
-        answer: Settled = self._core.call(deliveries.complete_call(lease, result, puts, keep_result))
+        answer: Settled = self._call(deliveries.complete_call(lease, result, puts, keep_result))
         return answer
 
     def result(self, id: str) -> KeptResult | None:

@@ -1,3 +1,4 @@
+# Generated from broker/async_api/inspection.py by tools/blocking_api.py; edit that file.
 """Looking, as methods of `Broker`: items, groups, the feed, the audit. Secrets are hidden."""
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class InspectionMethods(BrokerBase):
 
         What looks like a secret is hidden; `redacted=False` gives the item as it is.
         """
-        return self._run(deliveries.get(self._core, id, redacted))
+        return self._look(deliveries.get(self._core, id, redacted))
 
     def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
         """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
-        return self._run(deliveries.get_many(self._core, ids, redacted))
+        return self._look(deliveries.get_many(self._core, ids, redacted))
 
     def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
         """The items that a put to a queue under these idempotency keys, up to 1,000, would be duplicates of.
@@ -38,7 +39,7 @@ class InspectionMethods(BrokerBase):
         In the order of the keys, also from queues that they moved to; None if a put would make a new item, or the item
         is gone.
         """
-        return self._run(deliveries.find_by_key(self._core, queue, keys, redacted))
+        return self._look(deliveries.find_by_key(self._core, queue, keys, redacted))
 
     def find(
         self,
@@ -59,7 +60,7 @@ class InspectionMethods(BrokerBase):
         flow = inspection.find(
             self._core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted
         )
-        return self._run(flow)
+        return self._look(flow)
 
     def count(self, where: Filter | None = None, **conditions: Any) -> int:
         """How many items match, as `find` would find them."""
@@ -67,7 +68,7 @@ class InspectionMethods(BrokerBase):
 
     def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
         """Dead letters by what they died of, of one queue or all, the largest group first."""
-        return self._run(inspection.groups(self._core, queue, limit))
+        return self._look(inspection.groups(self._core, queue, limit))
 
     def feed(
         self,
@@ -88,7 +89,7 @@ class InspectionMethods(BrokerBase):
         asked = inspection.query(
             queue=queue, id=id, kinds=kinds, operation=operation, after=after, before=before, limit=limit
         )
-        return self._run(inspection.read(self._core, asked))
+        return self._look(inspection.read(self._core, asked))
 
     def follow(
         self,
@@ -103,13 +104,11 @@ class InspectionMethods(BrokerBase):
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
         follower = FeedCursor(self._core, asked, wait)
-        if after is None:
-            follower.begin_behind(self._core.read(inspection.newest()).last)
-        return self._entries(follower)
+        return self._entries(follower, None if after is not None else self._read_ahead(inspection.newest()))
 
     def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
-        return self._run(inspection.audit(self._core, limit, before))
+        return self._look(inspection.audit(self._core, limit, before))
 
     def export(
         self,
@@ -126,13 +125,15 @@ class InspectionMethods(BrokerBase):
         """
         return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
 
-    def _entries(self, follower: FeedCursor) -> Iterator[FeedEntry]:
+    def _entries(self, follower: FeedCursor, newest: FeedPage | None) -> Iterator[FeedEntry]:
+        if newest is not None:
+            follower.begin_behind(newest)
         while entries := self._run(follower.next()):
             yield from entries
 
     def _lines(self, exporting: export_import.Exporter) -> Iterator[bytes]:
         while not exporting.finished:
-            yield from self._run(exporting.next())
+            yield from self._look(exporting.next())
 
     def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""

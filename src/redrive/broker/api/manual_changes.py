@@ -1,3 +1,4 @@
+# Generated from broker/async_api/manual_changes.py by tools/blocking_api.py; edit that file.
 """Changes by hand, as methods of `Broker`.
 
 One id gives its result, and a refusal is raised. Several give a list, with a result or an error for each.

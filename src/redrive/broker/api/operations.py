@@ -1,3 +1,4 @@
+# Generated from broker/async_api/operations.py by tools/blocking_api.py; edit that file.
 """Operations, as methods of `Broker`: changes of many items, which live in the store."""
 
 from __future__ import annotations

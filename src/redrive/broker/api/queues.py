@@ -1,3 +1,4 @@
+# Generated from broker/async_api/queues.py by tools/blocking_api.py; edit that file.
 """Queues, as methods of `Broker`."""
 
 from __future__ import annotations

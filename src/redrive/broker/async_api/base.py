@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeVar, TypeVarTuple
 
 from redrive.broker.core import Core
 from redrive.broker.flow import (
@@ -22,6 +23,7 @@ from redrive.contract import Call, Query
 from redrive.errors import RedriveError
 
 _T = TypeVar("_T")
+_Given = TypeVarTuple("_Given")
 
 
 class _UncancelledTask(asyncio.Task[_T]):
@@ -31,8 +33,19 @@ class _UncancelledTask(asyncio.Task[_T]):
         return False
 
 
+class _Known:
+    """An answer that is there when it is awaited."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return self._answer
+
+
 class AsyncBrokerBase:
-    """Runs flows in the calling coroutine."""
+    """Runs flows in the calling coroutine. `BrokerBase` has the same methods."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -44,16 +57,19 @@ class AsyncBrokerBase:
             await self._answered()
         return raise_if_refused(await self._core.committer.submit(call))
 
-    def _read_ahead(self, query: Query) -> asyncio.Future[Any]:
+    def _read_ahead(self, query: Query) -> Awaitable[Any]:
         """The answer to a query, from a thread: as it is before any call that is made here from now on."""
-        asked = asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+        try:
+            asked = asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+        except RuntimeError:  # no loop runs here that could be kept waiting
+            return _Known(self._core.read(query))
         self._ahead.add(asked)
         asked.add_done_callback(self._ahead.discard)
         return asked
 
     async def _answered(self) -> None:
         loop = asyncio.get_running_loop()
-        if asked := [each for each in self._ahead if each.get_loop() is loop]:
+        if asked := [each for each in tuple(self._ahead) if each.get_loop() is loop]:
             await asyncio.wait(asked)
 
     async def _run(self, flow: Flow[_T]) -> _T:
@@ -115,7 +131,11 @@ class AsyncBrokerBase:
 
     async def _look(self, flow: Flow[_T]) -> _T:
         """Drive a flow that only asks to its end in a thread: to take secrets out of large items takes its time too."""
-        return await asyncio.get_running_loop().run_in_executor(None, run, self._core, flow)
+        return await self._in_thread(run, self._core, flow)
+
+    async def _in_thread(self, work: Callable[[*_Given], _T], *given: *_Given) -> _T:
+        """What may take its time, out of the way of the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
     async def _submit(self, call: Call) -> Any:
         """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
@@ -137,10 +157,10 @@ class AsyncBrokerBase:
                     await self._answered()
                 return await self._core.committer.submit_many((call,))
             case ReadQuery(query):
-                return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+                return await self._in_thread(self._core.read, query)
             case WaitForQueue():
                 return await self._core.notify.wait_async(step)
             case OnStore():
-                return await asyncio.get_running_loop().run_in_executor(None, perform_effect, self._core, step)
+                return await self._in_thread(perform_effect, self._core, step)
             case _:
                 raise AssertionError(step)

@@ -103,13 +103,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
         follower = FeedCursor(self._core, asked, wait)
-        if after is not None:
-            return self._entries(follower)
-        try:
-            return self._entries(follower, self._read_ahead(inspection.newest()))
-        except RuntimeError:  # no loop runs here that could be kept waiting
-            follower.begin_behind(self._core.read(inspection.newest()).last)
-            return self._entries(follower)
+        return self._entries(follower, None if after is not None else self._read_ahead(inspection.newest()))
 
     async def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
@@ -130,11 +124,9 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """
         return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
 
-    async def _entries(
-        self, follower: FeedCursor, newest: Awaitable[FeedPage] | None = None
-    ) -> AsyncIterator[FeedEntry]:
+    async def _entries(self, follower: FeedCursor, newest: Awaitable[FeedPage] | None) -> AsyncIterator[FeedEntry]:
         if newest is not None:
-            follower.begin_behind((await newest).last)
+            follower.begin_behind(await newest)
         while entries := await self._run(follower.next()):
             for entry in entries:
                 yield entry
