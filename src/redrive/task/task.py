@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+C = ParamSpec("C")
+T_co = TypeVar("T_co", covariant=True)
 
 TASK_HEADER = "task"
 """Names the task of an item."""
@@ -98,9 +100,9 @@ class TaskPutter(Generic[P, R_co]):
 
 
 class Task(TaskPutter[P, R_co], Generic[P, R_co]):
-    """A function that workers run. Calling it is calling the function; `put` lets a worker do that.
+    """A function that workers run: `put` lets a worker call it.
 
-    P are the parameters of the function but the context, and R_co is what it returns.
+    P are the parameters of the function except the context, and R_co is what it returns, awaited if need be.
     """
 
     def __init__(self, queue: TaskQueue, function: Callable[..., Any], options: TaskOptions) -> None:
@@ -143,10 +145,6 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         """What to call the function with. Raises `Undecodable` or `InvalidArguments`."""
         return self.arguments.bind(lease.payload, lease.content_type, context)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, here and now."""
-        return self.function(*args, **kwargs)
-
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it in this thread as a worker would: arguments written and read back, the context given, the middleware
         around it. Returns what the function returns, raises what it raises. Nothing is put. For tests.
@@ -186,6 +184,14 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"Task(name={self.name!r}, queue={self.queue.name!r})"
+
+
+class TaskFunction(Task[P, R_co], Generic[P, R_co, C, T_co]):
+    """A task that can be called as its function: C are all parameters of that, and T_co is what it returns."""
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> T_co:
+        """The function itself, here and now."""
+        return cast(T_co, self.function(*args, **kwargs))
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
