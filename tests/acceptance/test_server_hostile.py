@@ -87,7 +87,7 @@ class Gate:
     def __init__(self, app: Server, what: str, monkeypatch: pytest.MonkeyPatch, namespace: str = "default") -> None:
         broker = app.brokers.get(namespace)
         assert broker is not None
-        store: Any = broker._core.store
+        store: Any = broker.core.store
         self.open = threading.Event()
         self.came = 0
         inner = getattr(store, what)
@@ -327,7 +327,7 @@ async def test_health_is_told_while_queries_take_all_threads(
 ) -> None:
     broker = app.brokers.get("default")
     assert broker is not None
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     opened = threading.Event()
     inner = store.read
 
@@ -695,13 +695,13 @@ async def test_secrets_are_taken_out_of_large_items_where_nobody_waits_for_it(
     broker = app.brokers.get("default")
     assert broker is not None
     threads: list[threading.Thread] = []
-    redact = broker._core.redaction.item
+    redact = broker.core.redaction.item
 
     def seen(item: Any) -> Any:
         threads.append(threading.current_thread())
         return redact(item)
 
-    monkeypatch.setattr(broker._core.redaction, "item", seen)
+    monkeypatch.setattr(broker.core.redaction, "item", seen)
     put = await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
     await client.ok("items.list", queue="jobs")
     await client.ok("items.get", id=put["items"][0]["id"])

@@ -56,7 +56,7 @@ class Attempt:
 
     def of_others(self) -> Any:
         """Everything there is in queues of others."""
-        read, side = self.world.broker._core.read, self.world.sides[FOREIGN]
+        read, side = self.world.broker.core.read, self.world.sides[FOREIGN]
         names = [queue for queue in QUEUES if queue.startswith(FOREIGN)]
         return (
             [queue for queue in self.world.broker.list_queues() if queue.name in names],
@@ -89,7 +89,7 @@ class Attempt:
     def carried_out(self, call: Any) -> Any:
         if isinstance(call, RedriveError):
             return call
-        core = self.world.broker._core
+        core = self.world.broker.core
         if isinstance(call, COMMITTED):
             return core.store.commit([call]).results[0]
         try:

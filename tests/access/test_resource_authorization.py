@@ -50,7 +50,7 @@ class Place(NoAuthentication):
         (checked,) = await store_call_authorization.authorize_calls(self.world.request(principal), (call,))
         if isinstance(checked, RedriveError):
             return checked
-        return self.world.broker._core.store.commit([checked]).results[0]
+        return self.world.broker.core.store.commit([checked]).results[0]
 
     def pending(self, queue: str) -> int:
         return self.world.broker.stats(queue).pending
@@ -60,7 +60,7 @@ class Place(NoAuthentication):
 async def place() -> AsyncIterator[Place]:
     brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, maintenance=False))
     server = Server(brokers, (*all_routes(brokers), *store_api.routes()))
-    place = Place(server, World((await brokers.at("default"))._core))
+    place = Place(server, World((await brokers.at("default")).core))
     server.access = place
     yield place
     await server.close()
@@ -179,7 +179,7 @@ async def test_undo_of_many_is_for_those_who_may_everywhere(place: Place) -> Non
 def started(place: Place, verb: Verb, where: Filter, to: str | None = None) -> Operation:
     """An operation of somebody who may everything. It waits to be resumed."""
     call = StartOperation(verb=verb, where=where, actor="root", to=to, paused=True)
-    operation: Operation = place.world.broker._core.call(call)
+    operation: Operation = place.world.broker.submit(call)
     return operation
 
 
@@ -230,7 +230,7 @@ async def test_letter_of_another_store_does_not_go_back_there_for_somebody_let_i
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letter = place.world.sides["own"].letter_id
-    core = place.world.broker._core
+    core = place.world.broker.core
     inner = core.store.read
 
     def from_afar(query: Any) -> Any:

@@ -186,14 +186,14 @@ class Place:
     async def open(self) -> None:
         brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, maintenance=False))
         self.server = Server(brokers, (*all_routes(brokers), *store_api.routes()), self.caller)
-        self.world = World((await brokers.at("default"))._core)
+        self.world = World((await brokers.at("default")).core)
         own = self.world.sides[OWN]
         for side in self.world.sides.values():
             side.own_token, side.own_id, side.own_letter_id = own.token, own.id, own.letter_id
 
     def reads(self, kind: type[Query]) -> list[Query]:
         """Queries of this kind that the store is asked from now on."""
-        store = self.world.broker._core.store
+        store = self.world.broker.core.store
         asked: list[Query] = []
         read = store.read
 

@@ -67,7 +67,7 @@ async def made(world: World, principal: Principal, call: Any) -> Any:
     (let,) = await authorize_calls(request, (call,))
     if isinstance(let, RedriveError):
         return let
-    core = world.broker._core
+    core = world.broker.core
     if isinstance(let, COMMITTED):
         commit: Commit = core.store.commit([let])
         return filter_result(await with_redaction_rules(request, commit.results), call, commit.results[0])
@@ -168,7 +168,7 @@ async def test_tokens_of_overdue_leases_are_not_told_where_there_are_too_many_to
         world.broker.lease("own-third", limit=1000)
     world.clock.advance("1h")
     assert await made(world, limited(Role.CONSUMER), GetOverdue("own-third")) == ()
-    assert len(world.broker._core.read(GetOverdue("own-third"))) == 5
+    assert len(world.broker.core.read(GetOverdue("own-third"))) == 5
 
 
 async def test_admin_is_told_what_is_overdue(world: World) -> None:
@@ -334,7 +334,7 @@ async def test_secrets_in_errors_are_hidden_from_viewers(world: World) -> None:
 
 
 async def test_moves_are_listed_without_payloads(world: World) -> None:
-    core = world.broker._core
+    core = world.broker.core
     id = ItemId(world.sides[OWN].id)
     core.store.commit([ManualChange(Verb.MOVE, (ManualTarget(id),), "me", to="x@there")])
     for role in (Role.VIEWER, Role.OPERATOR):
@@ -452,7 +452,7 @@ async def test_viewers_see_errors_by_the_rules_of_the_queue(world: World) -> Non
 @pytest.fixture
 def world_on_file(tmp_path: Path) -> Iterator[World]:
     broker = connect(f"sqlite:///{tmp_path}/jobs.db", clock=FakeClock(), maintenance=False)
-    world = World(broker._core)
+    world = World(broker.core)
     yield world
     world.close()
 

@@ -45,7 +45,7 @@ class Side:
         dead_id = self.put(broker, "dead")
         broker.bury_items(dead_id)
         self.letter_id = broker.get(dead_id).id
-        call = broker._core.call
+        call = broker.submit
         paused = {"actor": "world", "paused": True}
         self.operation: str = call(StartOperation(verb=Verb.ARCHIVE, where=Filter(queue=self.dead_queue), **paused)).id
         archived = Filter(queue=self.dead_queue, status=Status.ARCHIVED)
@@ -68,7 +68,7 @@ class World:
     def __init__(self, core: Core | None = None) -> None:
         self.clock = FakeClock()
         self.broker = connect("memory://", clock=self.clock, maintenance=False) if core is None else Broker(core)
-        self.awaited = AsyncBroker(self.broker._core)
+        self.awaited = AsyncBroker(self.broker.core)
         self.sides = {side: Side(self.broker, side) for side in (OWN, FOREIGN)}
 
     def request(self, principal: Principal, namespace: str = NAMESPACE) -> Request:

@@ -50,7 +50,7 @@ class Run:
         self.clock = FakeClock()
         self.broker: Broker = connect(url, clock=self.clock, maintenance=False, durability="relaxed")
         self.loop = asyncio.new_event_loop()
-        self.request = Request(AsyncBroker(self.broker._core), UNAUTHENTICATED_ADMIN, "default", {}, b"")
+        self.request = Request(AsyncBroker(self.broker.core), UNAUTHENTICATED_ADMIN, "default", {}, b"")
         self.mischief = Mischief(random)
         self.leases: list[Lease] = []
         self.make_queues()
@@ -105,7 +105,7 @@ class Run:
 
     def carried_out(self, call: Any) -> Any:
         """The result. Whatever is raised that is no refusal fails the test, as does a store that says it failed."""
-        store = self.broker._core.store
+        store = self.broker.core.store
         if isinstance(call, COMMITTED):
             result = store.commit([call]).results[0]
         else:
@@ -145,7 +145,7 @@ class Run:
     def found(self, where: Filter) -> Iterator[Item]:
         cursor = None
         while True:
-            page = self.broker._core.store.read(FindItems(where, Order.OLDEST, 1000, cursor))
+            page = self.broker.core.store.read(FindItems(where, Order.OLDEST, 1000, cursor))
             yield from page.items
             cursor = page.cursor
             if cursor is None:

@@ -27,9 +27,9 @@ def broker() -> Iterator[Broker]:
 
 def _see_older_settings(broker: Broker) -> None:
     """Another process lets items be retried, and this one has seen the queue before that."""
-    seen = broker._core.cache_queue(broker.get_queue("jobs"))
+    seen = broker.core.cache_queue(broker.get_queue("jobs"))
     broker.update_queue("jobs", retry={"attempts": 3})
-    broker._core.cache_queue(seen)
+    broker.core.cache_queue(seen)
 
 
 def _fail(broker: Broker) -> Status | None:
@@ -71,7 +71,7 @@ def test_what_is_always_stale_is_given_up_after_a_bounded_number_of_rounds(broke
         return StaleSettings(broker.get_queue("jobs"))
 
     with pytest.raises(StoreFailed, match="changed 100 times"):
-        broker._run(judge_until_current(broker._core, judge))
+        broker.run_flow(judge_until_current(broker.core, judge))
     assert rounds == MAX_ROUNDS + 1
 
 
@@ -86,7 +86,7 @@ def test_only_what_is_stale_is_judged_again(broker: Broker) -> None:
         yield from ()
         return {"b": "judged", "d": StaleSettings(newest)} if len(asked) == 1 else {"renamed": "judged"}
 
-    broker._run(judge_stale(broker._core, results, judge))
+    broker.run_flow(judge_stale(broker.core, results, judge))
 
     assert asked == [["b", "d"], ["d"]]
     assert results == {"a": settled, "c": refused, "b": "judged", "renamed": "judged"}
@@ -95,13 +95,13 @@ def test_only_what_is_stale_is_judged_again(broker: Broker) -> None:
 def test_next_round_sees_the_settings_of_the_answer(broker: Broker) -> None:
     older = broker.get_queue("jobs")
     newer = broker.update_queue("jobs", retry={"attempts": 3})
-    broker._core.cache_queue(older)
+    broker.core.cache_queue(older)
     seen: list[int] = []
 
     def judge() -> Flow[Any]:
-        queue = yield from broker._core.queue("jobs")
+        queue = yield from broker.core.queue("jobs")
         seen.append(queue.version)
         return "done" if queue.version == newer.version else StaleSettings(newer)
 
-    assert broker._run(judge_until_current(broker._core, judge)) == "done"
+    assert broker.run_flow(judge_until_current(broker.core, judge)) == "done"
     assert seen == [older.version, newer.version]

@@ -40,7 +40,7 @@ class Broker(
     @property
     def metrics(self) -> Metrics:
         """What this broker counts of its own work, from the first look at it on: docs/reference/metrics.md."""
-        return self._core.metrics()
+        return self.core.metrics()
 
     def queue(self, name: str) -> QueueHandle:
         """A handle on one queue, which need not exist yet."""
@@ -51,24 +51,24 @@ class Broker(
 
         It is opened when it is first asked for, and closed with this one.
         """
-        return type(self)(self._in_thread(self._core.stores.at, store))
+        return type(self)(self._in_thread(self.core.stores.at, store))
 
     def run_maintenance(self) -> maintenance.MaintenanceResult:
         """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return self._run(maintenance.run_maintenance(self._core))
+        return self.run_flow(maintenance.run_maintenance(self.core))
 
     def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""
-        return self._in_thread(self._core.store.durability)
+        return self._in_thread(self.core.store.durability)
 
     def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        moves = self._run(store_warnings(self._core))
-        return self._in_thread(health_of, self._core.store, moves)
+        moves = self.run_flow(store_warnings(self.core))
+        return self._in_thread(health_of, self.core.store, moves)
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""
-        self._in_thread(self._core.close)
+        self._in_thread(self.core.close)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.broker.breaker_monitor import BreakerMonitor
 from redrive.broker.committer import Committer
-from redrive.broker.flow import Flow, raise_if_refused, run_query
+from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows.breaker_verdicts import held_verdict
 from redrive.broker.flows.moves import MoveBackoff
 from redrive.broker.instrumentation import BrokerMetrics, collect_metrics
@@ -25,7 +25,7 @@ from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
 from redrive.broker.store_registry import StoreRegistry
 from redrive.clock import Instant
-from redrive.contract import Call, Query
+from redrive.contract import Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
 from redrive.contract.replies import REPLY_TO
@@ -76,10 +76,6 @@ class Core:
         self.stores.add(self)
         _OPEN.add(self)
         self._start()
-
-    def call(self, call: Call) -> Any:
-        """Commit one call in this thread; raise if it was refused."""
-        return raise_if_refused(self.committer.commit((call,))[0])
 
     def read(self, query: Query) -> Any:
         """Answer one query in this thread."""

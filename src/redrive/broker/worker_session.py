@@ -316,4 +316,4 @@ class WorkerSession:
 
 def open_worker_session(broker: BrokerBase | AsyncBrokerBase, worker: str | None) -> WorkerSession:
     """Open a session of a broker for one worker."""
-    return WorkerSession(broker._core, worker)
+    return WorkerSession(broker.core, worker)

@@ -93,7 +93,7 @@ class CaptureProgram(WorkerProgram):
                 f"set_callback(…) there"
             )
         (broker,) = self.brokers
-        broker._run(self._queue.open())
+        broker.run_flow(self._queue.open())
         return Worker(
             self._queue.app,
             broker=broker,

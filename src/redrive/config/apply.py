@@ -69,7 +69,7 @@ def apply(broker: Broker, config: Config) -> ApplyResult:
 
     Raises `InvalidConfig` where the store refuses something of it, and whatever the store raises; then it is as it was.
     """
-    applied = broker._run(_apply(broker._core, config))
+    applied = broker.run_flow(_apply(broker.core, config))
     if not applied.is_empty:
         _log.info(
             "config_applied",

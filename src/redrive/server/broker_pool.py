@@ -115,13 +115,13 @@ def _is_idle(opened: NamespaceUse) -> bool:
 
 async def commit_one(broker: AsyncBroker, call: Call) -> Any:
     """The result of one call. Raises where it was refused."""
-    return raise_if_refused(await broker._core.committer.submit(call))
+    return raise_if_refused(await broker.core.committer.submit(call))
 
 
 async def commit(broker: AsyncBroker, calls: Iterable[Call]) -> list[Any]:
     """The results of calls that are handed in together. Each stands for itself: an error is among the results."""
     handed = tuple(calls)
-    committer = broker._core.committer
+    committer = broker.core.committer
     try:
         if len(handed) == 1:
             return [await committer.submit(handed[0])]

@@ -53,7 +53,7 @@ async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
     if id is None:
         return ()
     try:
-        item: Item = await asyncio.get_running_loop().run_in_executor(None, broker._core.read, GetItem(id))
+        item: Item = await asyncio.get_running_loop().run_in_executor(None, broker.core.read, GetItem(id))
     except ItemNotFound:
         return {id}
     return {id, item.id}
@@ -62,9 +62,9 @@ async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
 @contextlib.contextmanager
 def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> Iterator[asyncio.Future[None]]:
     """What is done once something may have happened that is asked for."""
-    followers = _following.get(broker._core)
+    followers = _following.get(broker.core)
     if followers is None:
-        followers = _following[broker._core] = _Followers(broker)
+        followers = _following[broker.core] = _Followers(broker)
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     keys = _keys_of(asked, ids)
     followers.add(told, keys, asked.after or 0)
@@ -74,7 +74,7 @@ def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> It
         followers.remove(told, keys)
         if followers.is_empty:
             followers.close()
-            del _following[broker._core]
+            del _following[broker.core]
 
 
 class _Followers:
@@ -111,7 +111,7 @@ class _Followers:
         try:
             while True:
                 began = time()
-                page = await self._broker._run(wait_beyond(self._broker._core, number))
+                page = await self._broker.run_flow(wait_beyond(self._broker.core, number))
                 number = page.last
                 self._tell(self._waiting.keys() & _keys_in(page.entries))
                 await asyncio.sleep(max(0.0, began + PAUSE_SECONDS - time()))

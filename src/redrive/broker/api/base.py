@@ -14,23 +14,31 @@ _Given = TypeVarTuple("_Given")
 
 
 class BrokerBase:
-    """Runs flows in the calling thread. `AsyncBrokerBase` has the same methods."""
+    """Runs flows in the calling thread. `AsyncBrokerBase` has the same methods.
+
+    The public ones are for packages that are built on the broker: docs/internals/ARCHITECTURE.md.
+    """
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        self.core = core
+        """What flows take: the store, and what is around it."""
 
-    def _call(self, call: Call) -> Any:
-        return raise_if_refused(self._core.committer.commit((call,))[0])
+    def submit(self, call: Call) -> Any:
+        """Commit one call, without a flow, and return its result. Raises if it was refused."""
+        return raise_if_refused(self.core.committer.commit((call,))[0])
+
+    def run_flow(self, flow: Flow[_T]) -> _T:
+        """Drive a flow to its end in this thread."""
+        return run(self.core, flow)
+
+    run_flow_in_thread = run_flow
+    """A caller that blocks is a thread."""
+
+    run_flow_to_end = run_flow
+    """A call that blocks is not cancelled."""
 
     def _read_ahead(self, query: Query) -> Any:
-        return self._core.read(query)
-
-    def _run(self, flow: Flow[_T]) -> _T:
-        return run(self._core, flow)
-
-    _look = _run
-    _finish = _run
-    """A call that blocks is not cancelled."""
+        return self.core.read(query)
 
     def _in_thread(self, work: Callable[[*_Given], _T], *given: *_Given) -> _T:
         return work(*given)

@@ -53,7 +53,7 @@ def may_hold(request: Request, lease: Lease) -> bool:
 
 async def locate_items(request: Request, ids: Sequence[str]) -> dict[str, ItemLocation]:
     """Where each item is that exists, by the id it was asked for."""
-    return await asyncio.get_running_loop().run_in_executor(None, _places_of, request.broker._core, ids)
+    return await asyncio.get_running_loop().run_in_executor(None, _places_of, request.broker.core, ids)
 
 
 async def queue_of_lease(request: Request, token: Token) -> str | None:
@@ -115,7 +115,7 @@ async def check_operation(request: Request, right: Permission, id: str, *, drive
     if may_everywhere(request, (right,)) and (not drives or may_everywhere(request, (Permission.MANAGE,))):
         return
     check_somewhere(request, (right,))
-    core = request.broker._core
+    core = request.broker.core
     operation: Operation = await asyncio.get_running_loop().run_in_executor(None, core.read, GetOperation(id))
     queue = operation.where.queue
     if not may(request, (right,), queue):

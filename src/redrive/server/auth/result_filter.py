@@ -180,7 +180,7 @@ def _sees_all(request: Request) -> bool:
 
 
 def _redaction(request: Request) -> Redaction:
-    return request.redaction or request.broker._core.redaction
+    return request.redaction or request.broker.core.redaction
 
 
 async def with_redaction_rules(request: Request, results: Iterable[Any]) -> Request:
@@ -192,7 +192,7 @@ async def with_redaction_rules(request: Request, results: Iterable[Any]) -> Requ
         return request
     if _EVERY in told:
         told = None
-    return _replace(request, redaction=await request.broker._run(redaction_for(request.broker._core, told)))
+    return _replace(request, redaction=await request.broker.run_flow(redaction_for(request.broker.core, told)))
 
 
 _EVERY = "*"

@@ -71,7 +71,7 @@ _REGISTRATIONS = frozenset({Register, Unregister})
 
 async def authorize_calls(request: Request, calls: Sequence[Call | Query]) -> list[Any]:
     """Each call as it may be carried out, or the error that it is refused with."""
-    now = request.broker._core.clock.now()
+    now = request.broker.core.clock.now()
     principal = request.principal
     # Whoever may do everything everywhere needs no look at where.
     master = Role.ADMIN in principal.roles and principal.in_all_queues and principal.may_enter(request.namespace)
@@ -159,7 +159,7 @@ async def _check(request: Request, call: Any) -> None:
     if isinstance(call, GetOverdue) and not resource_authorization.may(request, (MANAGE,), call.queue):
         # Whoever leases is told that something is overdue, and settles it. What others held is not his to judge, nor
         # are their tokens his to know: it is done for him, and then he finds nothing.
-        await request.broker._run(settle_overdue(request.broker._core, call.queue))
+        await request.broker.run_flow(settle_overdue(request.broker.core, call.queue))
 
 
 async def _check_need(request: Request, rights: tuple[Permission, ...], place: PermissionScope) -> None:
@@ -184,7 +184,7 @@ async def _check_need(request: Request, rights: tuple[Permission, ...], place: P
 
 def _check_elsewhere(request: Request, rights: tuple[Permission, ...], address: str) -> None:
     """A queue of another store. One that this server does not know keeps what goes there on its way for ever."""
-    is_known = request.broker._core.stores.is_known(split_address(address)[1] or "")
+    is_known = request.broker.core.stores.is_known(split_address(address)[1] or "")
     if not resource_authorization.may_everywhere(request, rights if is_known else (MANAGE,)):
         raise Forbidden(rights[0], request.namespace, address)
 
@@ -251,8 +251,8 @@ async def _queue_at(request: Request, place: PermissionScope) -> str | None:
 
 async def _queue_judged_by(request: Request, name: str, version: int) -> Queue | None:
     """The queue that a verdict was judged by. None where it has changed: the store refuses the verdict as stale."""
-    core = request.broker._core
-    queue = await request.broker._run(core.queue(name))
+    core = request.broker.core
+    queue = await request.broker.run_flow(core.queue(name))
     if version > queue.version:
         queue = await request.broker.get_queue(name)
     if version > queue.version:
@@ -263,7 +263,7 @@ async def _queue_judged_by(request: Request, name: str, version: int) -> Queue |
 async def _check_at_once(request: Request, token: Token) -> None:
     if resource_authorization.may_everywhere(request, (OPERATE,)):
         return
-    core = request.broker._core
+    core = request.broker.core
     lease: Lease = await asyncio.get_running_loop().run_in_executor(None, core.read, GetLease(token))
     if not (lease.worker or "").startswith(f"{request.principal.name}/"):
         raise Forbidden(OPERATE, request.namespace, lease.queue)

@@ -71,7 +71,7 @@ class EnqueuedTask(msgspec.Struct, frozen=True):
 
 async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
     """Capture a task. Only a caller that may manage the queue creates it."""
-    core = request.broker._core
+    core = request.broker.core
     queue = CaptureQueue(
         core,
         queue_name(call.queue),
@@ -81,7 +81,7 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         NO_ALERTS,
         creates=request.may(Permission.MANAGE, call.queue),
     )
-    await request.broker._run(queue.open())
+    await request.broker.run_flow(queue.open())
     error: str | Failure
     if isinstance(call.error, str):
         error = call.error
@@ -98,7 +98,7 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         category=call.error_category,
         priority=call.priority,
     )
-    receipt = await request.broker._run(queue.capture(given))
+    receipt = await request.broker.run_flow(queue.capture(given))
     return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
 
 
@@ -140,8 +140,8 @@ async def list_tasks(request: Request, call: ListTasksCall) -> Tasks:
     cursor, size = call.cursor, 0
     while True:
         some = min(STEP, call.limit - len(items))
-        flow = administration.list_items(request.broker._core, call.queue, where, some, cursor)
-        found, cursor = await request.broker._run(flow)
+        flow = administration.list_items(request.broker.core, call.queue, where, some, cursor)
+        found, cursor = await request.broker.run_flow(flow)
         items += found
         size += sum(map(size_of, found))
         if cursor is None or len(items) >= call.limit or size > request.limits.max_response_bytes:
@@ -193,8 +193,8 @@ class DueTask(msgspec.Struct, frozen=True, kw_only=True):
 async def _item(request: Request, call: TaskCall | ChangeTaskCall) -> Item:
     """Return the item. A caller that may not see task ids does not learn which ones are in use."""
     by_task_id = request.sees_payloads(call.queue)
-    flow = administration.get_item(request.broker._core, call.queue, call.task_id, by_task_id=by_task_id)
-    return await request.broker._run(flow)
+    flow = administration.get_item(request.broker.core, call.queue, call.task_id, by_task_id=by_task_id)
+    return await request.broker.run_flow(flow)
 
 
 async def get(request: Request, call: TaskCall) -> TaskView:
@@ -205,7 +205,7 @@ async def get(request: Request, call: TaskCall) -> TaskView:
 async def retry(request: Request, call: ChangeTaskCall) -> DueTask:
     """Make a task due now."""
     item = await _item(request, call)
-    run, core = request.broker._run, request.broker._core
+    run, core = request.broker.run_flow, request.broker.core
     await run(administration.change(core, item, Verb.RETRY, request.actor(call.actor)))
     is_running = await run(flows.has_processor(call.queue))
     return DueTask(
@@ -228,8 +228,8 @@ async def restore(request: Request, call: ChangeTaskCall) -> ChangedTask:
 
 async def _changed(request: Request, call: ChangeTaskCall, verb: Verb) -> ChangedTask:
     item = await _item(request, call)
-    flow = administration.change(request.broker._core, item, verb, request.actor(call.actor))
-    return ChangedTask(call.task_id, item.id, await request.broker._run(flow))
+    flow = administration.change(request.broker.core, item, verb, request.actor(call.actor))
+    return ChangedTask(call.task_id, item.id, await request.broker.run_flow(flow))
 
 
 class ClearTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -252,15 +252,15 @@ class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
     """Drop or remove tasks."""
-    flow = administration.clear(request.broker._core, call.queue, call.confirm, request.actor(call.actor))
-    cleared = await request.broker._run(flow)
+    flow = administration.clear(request.broker.core, call.queue, call.confirm, request.actor(call.actor))
+    cleared = await request.broker.run_flow(flow)
     until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
     return ClearedTasks(len(cleared), None if until is None else to_rfc3339(until))
 
 
 async def statistics(request: Request, call: StatisticsCall) -> Statistics:
     """Count tasks."""
-    found = await request.broker._run(administration.statistics(request.broker._core, call.queue))
+    found = await request.broker.run_flow(administration.statistics(request.broker.core, call.queue))
     return msgspec.convert(found, Statistics)
 
 

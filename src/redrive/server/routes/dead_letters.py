@@ -87,7 +87,7 @@ async def groups(request: Request, call: GroupsCall) -> dict[str, Any]:
     """The largest groups, each with the breakers for its cause that are not closed."""
     check_page(request, call.limit)
     found = await request.broker.groups(call.queue, limit=call.limit)
-    breakers = await request.broker._run(list_group_breakers(request.broker._core, found))
+    breakers = await request.broker.run_flow(list_group_breakers(request.broker.core, found))
     marks = {each: visible_breakers(request, statuses) for each, statuses in breakers.items()}
     return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in found]}
 

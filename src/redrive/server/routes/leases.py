@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 
 from redrive.auth.principal import Permission
-from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
 from redrive.contract.item_calls import LeaseItems, ReturnLease
@@ -80,7 +79,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     worker = _worker(request, call)
     timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
     broker = request.broker
-    leased = raise_if_refused(await broker._submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout)))
+    leased = await broker.submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout))
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
         leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=worker)

@@ -186,9 +186,9 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
         read = [decode_line(number, _encode(line)) for number, line in enumerate(call.lines, 1)]
         items = tuple(item for item in read if item is not None)
     else:
-        now = request.broker._core.clock.now()
+        now = request.broker.core.clock.now()
         items = tuple(each(call.items, lambda item: _item(item, call.queue, now)))
-    actor = request.broker._core.actor(request.actor(call.actor))
+    actor = request.broker.core.actor(request.actor(call.actor))
     (authorized,) = await authorize_calls(request, (Import(call.queue, items, actor),))
     if isinstance(authorized, RedriveError):
         raise authorized

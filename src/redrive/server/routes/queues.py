@@ -212,13 +212,13 @@ async def clear(request: Request, call: ClearQueueCall) -> Cleared:
     for status in statuses:
         where = Filter(queue=call.queue, status=Status(status), dropped=_asked(call))
         flow = clearance.clear(
-            request.broker._core,
+            request.broker.core,
             where,
             request.actor(call.actor),
             final=call.destructive,
             limit=MAX_CLEARED - len(cleared),
         )
-        cleared += await request.broker._run(flow)
+        cleared += await request.broker.run_flow(flow)
     until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
     return Cleared(len(cleared), max(0, total - len(cleared)), None if until is None else to_rfc3339(until))
 

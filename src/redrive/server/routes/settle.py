@@ -129,7 +129,7 @@ async def retry(request: Request, call: RetryCall) -> SettledItems | Response:
     broker = request.broker
     rules: tuple[ErrorRule, ...] = ()
     if any(item.error is not None for item in call.items):
-        rules = (await broker._run(broker._core.queue(call.queue))).settings.error_rules
+        rules = (await broker.run_flow(broker.core.queue(call.queue))).settings.error_rules
     ends = [_ended(request, item, rules, call.queue) for item in call.items]
     results = await asyncio.gather(*ends, return_exceptions=True)
     for result in results:
@@ -159,7 +159,7 @@ def _check_together(item: RetriedItem) -> None:
 
 
 async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ...], queue: str) -> Settled:
-    core, token = request.broker._core, Token(item.token)
+    core, token = request.broker.core, Token(item.token)
     error = None
     if item.error is not None:
         error = failure_of_report(item.error, rules, final=item.final, now=core.clock.now())
@@ -169,7 +169,7 @@ async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ..
         flow = settle.fail(core, token, error, item.final, None, queue)
     else:
         flow = settle.release(core, token, _delay(request, item), item.counted, item.note, queue)
-    return await request.broker._run(flow)
+    return await request.broker.run_flow(flow)
 
 
 def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool, now: Instant) -> Failure:
@@ -201,7 +201,7 @@ def _reported_wait(value: str | float | None, now: Instant) -> Duration | None:
 def _delay(request: Request, item: RetriedItem) -> float | str:
     if item.retry_at is None:
         return 0 if item.delay is None else item.delay
-    now = request.broker._core.clock.now()
+    now = request.broker.core.clock.now()
     return max(0, read_instant("retry_at", item.retry_at) - now) / SECOND
 
 

@@ -100,7 +100,7 @@ class _Remote:
         return CommitPosition(self._server_epoch, self._answers.number)
 
     async def about(self, request: Request, body: bytes) -> Response:
-        store = request.broker._core.store
+        store = request.broker.core.store
         loop = asyncio.get_running_loop()
         durability = await loop.run_in_executor(None, store.durability)
         warnings = await loop.run_in_executor(None, store.warnings)
@@ -118,7 +118,7 @@ class _Remote:
                 return self._misdirected()
             if asked.is_retry and not self._answers.covers_since(asked.position):
                 problem = "the connection broke, and the server that it was sent to does not remember it"
-                raise OutcomeUnknown(request.broker._core.store.name, problem)
+                raise OutcomeUnknown(request.broker.core.store.name, problem)
             work = asyncio.ensure_future(self._commit(request, asked))
             self._answers.add(id, work)
         answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
@@ -139,7 +139,7 @@ class _Remote:
             raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
         calls = await store_call_authorization.authorize_calls(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
-        core = request.broker._core
+        core = request.broker.core
         try:
             commit = await self._carry_out(core, let_in, asked)
         except OutcomeUnknown as unknown:
@@ -153,7 +153,7 @@ class _Remote:
     async def _answer(
         self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit
     ) -> Response:
-        core = request.broker._core
+        core = request.broker.core
         _wake(core, let_in, commit)
         most = request.limits.max_response_bytes
         kept, given_back = response_budget.truncate_results(let_in, commit.results, most, commit.now)
@@ -185,7 +185,7 @@ class _Remote:
         (query,) = await store_call_authorization.authorize_calls(request, (asked,))
         if isinstance(query, RedriveError):
             raise query
-        core, most = request.broker._core, request.limits.max_response_bytes
+        core, most = request.broker.core, request.limits.max_response_bytes
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
         return _response(
             store_call_authorization.filter_result(await with_redaction_rules(request, (answer,)), asked, answer)
@@ -204,7 +204,7 @@ class _Remote:
         return _response(WatchAnswer(self._server_epoch, number, found, number > asked.since))
 
     def _arrivals_of(self, request: Request) -> ArrivalLog:
-        notify = request.broker._core.notify
+        notify = request.broker.core.notify
         arrivals = self._arrivals.get(notify)
         if arrivals is None:
             arrivals = self._arrivals[notify] = ArrivalLog(notify)

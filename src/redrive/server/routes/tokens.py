@@ -88,9 +88,9 @@ def routes(brokers: BrokerPool) -> tuple[Route, ...]:
 
     async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
         broker = await broker_of(request)
-        made = await broker._run(
+        made = await broker.run_flow(
             token_store.create(
-                broker._core.clock,
+                broker.core.clock,
                 call.name,
                 call.roles,
                 namespaces=call.namespaces,
@@ -103,11 +103,11 @@ def routes(brokers: BrokerPool) -> tuple[Route, ...]:
 
     async def list_all(request: Request, call: ListTokensCall) -> TokenList:
         broker = await broker_of(request)
-        return TokenList([_form(broker, token) for token in await broker._run(token_store.list_all())])
+        return TokenList([_form(broker, token) for token in await broker.run_flow(token_store.list_all())])
 
     async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
         broker = await broker_of(request)
-        if not await broker._run(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
+        if not await broker.run_flow(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
             raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
         return RevokedToken(call.name)
 
@@ -154,5 +154,5 @@ def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
         created_at=to_rfc3339(token.created_at),
         created_by=token.created_by,
         expires_at=instant_text_or_none(token.expires_at),
-        expired=token.is_over(broker._core.clock.now()),
+        expired=token.is_over(broker.core.clock.now()),
     )

@@ -262,7 +262,7 @@ class MovingItemKeyConformance(StorePairSuite):
         (found,) = pair.source.find_by_key("jobs", "k")
         assert found is not None
         assert found.status == "moving"
-        pair.source._core.store.commit([FinishMove((first,))])
+        pair.source.core.store.commit([FinishMove((first,))])
         assert pair.source.find_by_key("jobs", "k") == [None]
         assert not pair.source.put_failed("jobs", 2, "again", idempotency_key="k", verdict=RetryVerdict()).duplicate
 
