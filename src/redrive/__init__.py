@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from redrive.model.judge import Dead, RetryVerdict, Verdict
     from redrive.model.operation import Operation, OperationStatus
     from redrive.model.operation_plan import OperationPlan
+    from redrive.model.options import Conditions, ConnectOptions, ItemOptions, StartOptions
     from redrive.model.queue import Queue, QueueSettings, QueueStats
+    from redrive.model.queue_options import QueueOptions
     from redrive.model.redact import redact_secrets
     from redrive.model.state_machine import Verb
     from redrive.model.worker_info import WorkerInfo
@@ -60,6 +62,8 @@ __all__ = [
     "BreakerStatus",
     "Broker",
     "Cause",
+    "Conditions",
+    "ConnectOptions",
     "Context",
     "Counters",
     "Dead",
@@ -77,6 +81,7 @@ __all__ = [
     "HistoryEvent",
     "ImportResult",
     "Item",
+    "ItemOptions",
     "KeptResult",
     "Lease",
     "MaintenanceResult",
@@ -88,6 +93,7 @@ __all__ = [
     "PendingMove",
     "Queue",
     "QueueHandle",
+    "QueueOptions",
     "QueueSettings",
     "QueueStats",
     "Receipt",
@@ -97,6 +103,7 @@ __all__ = [
     "Retry",
     "RetryVerdict",
     "Settled",
+    "StartOptions",
     "Status",
     "Task",
     "TaskHandle",
@@ -113,6 +120,11 @@ __all__ = [
 
 # Where each name comes from. It is imported when it is first asked for, so that the command starts fast.
 _HOMES = {
+    "Conditions": "redrive.model.options",
+    "ConnectOptions": "redrive.model.options",
+    "ItemOptions": "redrive.model.options",
+    "StartOptions": "redrive.model.options",
+    "QueueOptions": "redrive.model.queue_options",
     "RetryVerdict": "redrive.model.judge",
     "App": "redrive.task.app",
     "AsyncBroker": "redrive.broker.async_broker",

@@ -50,7 +50,7 @@ class QueueOptions(TypedDict, total=False):
     on_dead: OnDead | str
     """What becomes of an item that dies where no dead queue takes it."""
     expire_timeout: PositiveDuration | None
-    """How long after the put an item is worth doing; unset: for ever."""
+    """How long after the put an item is worth doing; unset: no limit."""
     idempotency_timeout: PositiveDuration
     """How long an idempotency key is known, from the first put; `item`: while its item exists and is not completed."""
     max_size: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None
@@ -60,7 +60,7 @@ class QueueOptions(TypedDict, total=False):
     keep_completed: DurationInput
     """How long completed items are kept, with their results; 0: they are removed immediately."""
     keep_dead: DurationInput | None
-    """How long dead letters are kept in this queue, from their death; unset: for ever."""
+    """How long dead letters are kept in this queue, from their death; unset: no limit."""
     archive_after: DurationInput | None
     """How long after their death dead letters are archived by themselves; unset: never."""
     keep_archived: DurationInput | None
