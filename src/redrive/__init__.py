@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from redrive.model.judge import Dead, RetryVerdict, Verdict
     from redrive.model.operation import Operation, OperationStatus
     from redrive.model.operation_plan import OperationPlan
+    from redrive.model.options import Conditions, ConnectOptions, ItemOptions, StartOptions
     from redrive.model.queue import Queue, QueueSettings, QueueStats
+    from redrive.model.queue_options import QueueOptions
     from redrive.model.redact import redact_secrets
     from redrive.model.state_machine import Verb
     from redrive.model.worker_info import WorkerInfo
@@ -63,6 +65,8 @@ __all__ = [
     "Broker",
     "Cause",
     "ClearResult",
+    "Conditions",
+    "ConnectOptions",
     "Context",
     "Counters",
     "Dead",
@@ -81,6 +85,7 @@ __all__ = [
     "HistoryEvent",
     "ImportResult",
     "Item",
+    "ItemOptions",
     "KeptResult",
     "Lease",
     "MaintenanceResult",
@@ -92,6 +97,7 @@ __all__ = [
     "PendingMove",
     "Queue",
     "QueueHandle",
+    "QueueOptions",
     "QueueSettings",
     "QueueStats",
     "Receipt",
@@ -101,6 +107,7 @@ __all__ = [
     "Retry",
     "RetryVerdict",
     "Settled",
+    "StartOptions",
     "Status",
     "Task",
     "TaskHandle",
@@ -117,6 +124,11 @@ __all__ = [
 
 # Where each name comes from. It is imported when it is first asked for, so that the command starts fast.
 _HOMES = {
+    "Conditions": "redrive.model.options",
+    "ConnectOptions": "redrive.model.options",
+    "ItemOptions": "redrive.model.options",
+    "StartOptions": "redrive.model.options",
+    "QueueOptions": "redrive.model.queue_options",
     "RetryVerdict": "redrive.model.judge",
     "App": "redrive.task.app",
     "AsyncBroker": "redrive.broker.async_broker",

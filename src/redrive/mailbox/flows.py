@@ -36,6 +36,7 @@ from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
 from redrive.model.payload import decode_payload
 from redrive.model.queue import QueueStats
+from redrive.model.queue_options import QueueOptions
 from redrive.model.state_machine import Verb
 from redrive.task.result_handle import await_result
 
@@ -49,7 +50,7 @@ DEFAULT_VISIBILITY_SECONDS = 30
 RESULT_GRACE = MINUTE
 """How much longer than its requester waits for it a result is kept."""
 _LONGEST_RESULT = 30 * DAY
-DEAD_LETTER_SETTINGS = {"max_attempts": 0, "max_losses": 5}
+DEAD_LETTER_SETTINGS: QueueOptions = {"max_attempts": 0, "max_losses": 5}
 """Settings of a dead-letter mailbox: a letter dies there only if it kills its consumers."""
 _SHORTEST = 1
 """The shortest lease, in microseconds: it expires immediately."""

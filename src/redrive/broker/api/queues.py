@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Unpack
 
 from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import clearance, queues
 from redrive.broker.flows.clearance import ClearResult
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.queue import Queue, QueueStats
+from redrive.model.queue_options import QueueOptions
 
 
 class QueueMethods(BrokerBase):
     """Create, change, list and watch queues."""
 
-    def create_queue(self, name: str, **settings: Any) -> Queue:
-        """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""
+    @lists_options(QueueOptions)
+    def create_queue(self, name: str, **settings: Unpack[QueueOptions]) -> Queue:
+        """Create a queue. The same settings again are no error."""
         return self.run_flow(queues.create(self.core, name, settings))
 
-    def update_queue(self, name: str, *, actor: str | None = None, **settings: Any) -> Queue:
+    @lists_options(QueueOptions)
+    def update_queue(self, name: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]) -> Queue:
         """Change some settings. They hold from the next failure on, without a restart."""
         return self.run_flow(queues.update(self.core, name, settings, actor))
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Unpack
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import clearance, queues
 from redrive.broker.flows.clearance import ClearResult
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.queue import Queue, QueueStats
+from redrive.model.queue_options import QueueOptions
 
 
 class AsyncQueueMethods(AsyncBrokerBase):
     """Create, change, list and watch queues."""
 
-    async def create_queue(self, name: str, **settings: Any) -> Queue:
-        """Create a queue. Settings: docs/reference/settings.md. The same settings again are no error."""
+    @lists_options(QueueOptions)
+    async def create_queue(self, name: str, **settings: Unpack[QueueOptions]) -> Queue:
+        """Create a queue. The same settings again are no error."""
         return await self.run_flow(queues.create(self.core, name, settings))
 
-    async def update_queue(self, name: str, *, actor: str | None = None, **settings: Any) -> Queue:
+    @lists_options(QueueOptions)
+    async def update_queue(self, name: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]) -> Queue:
         """Change some settings. They hold from the next failure on, without a restart."""
         return await self.run_flow(queues.update(self.core, name, settings, actor))
 

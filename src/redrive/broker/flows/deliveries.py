@@ -33,7 +33,7 @@ from redrive.model.limits import (
     check_priority,
 )
 from redrive.model.payload import check_headers, encode_payload
-from redrive.model.queue import parse_settings
+from redrive.model.queue_options import parse_settings
 from redrive.model.retry_policy import RetryInput, RetryPolicy, check_attempts_limit, check_retry_policy
 
 if TYPE_CHECKING:

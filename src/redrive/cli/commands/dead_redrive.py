@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.broker.flows.edited_redrive import EditedRedrive
 from redrive.cli import bulk_change, error_output
-from redrive.cli.bulk_change import confirm, confirm_options, progress_bar
+from redrive.cli.bulk_change import TEXTS, confirm, confirm_options, progress_bar
 from redrive.cli.commands.queue_items import change, force_option
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs, was_given
@@ -20,6 +20,7 @@ from redrive.cli.output import escape_line, print_json, print_line, print_note, 
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
 from redrive.cli.store_target import open_target
 from redrive.model.item import Item, Status
+from redrive.model.options import MAX_CANARIES
 from redrive.model.payload import is_json, merge_patch
 from redrive.model.text import format_counts, pluralize
 
@@ -200,13 +201,11 @@ def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
 @ids_argument
 @condition_options()
 @all_option
-@click.option("--to", metavar="QUEUE", shell_complete=complete_queue,
-              help="To this queue; else to where each item died, or is.")  # fmt: skip
-@click.option("--canary", type=click.IntRange(0, 100), default=0, metavar="N",
-              help="Bring N back first; the rest follows once these have completed.")  # fmt: skip
+@click.option("--to", metavar="QUEUE", shell_complete=complete_queue, help=TEXTS["to"])
+@click.option("--canary", type=click.IntRange(0, MAX_CANARIES), default=0, metavar="N", help=TEXTS["canary"])
 @click.option("--canary-success", "canary_success_ratio",
-              type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
-              metavar="SHARE", help="How many of the canaries have to complete, from 0 to 1.")  # fmt: skip
+              type=click.FloatRange(0, 1, min_open=True), default=1.0,
+              metavar="SHARE", help=TEXTS["canary_success_ratio"])  # fmt: skip
 @edit_options
 @force_option
 @bulk_change.operation_options

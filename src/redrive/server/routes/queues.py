@@ -9,9 +9,9 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows import clearance
 from redrive.errors import ConfirmationMismatch, InvalidInput
-from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue import Queue, QueueStats
 from redrive.model.text import to_rfc3339
-from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
+from redrive.server.field_types import Actor, Count, PageLimit, QueueName, Settings, check_page
 from redrive.server.request import Request
 from redrive.server.route import Route
 from redrive.server.routes.breakers import BreakerView, breaker_views
@@ -20,15 +20,6 @@ from redrive.wire.json_views import InstantText, defined, extended, view_of, vie
 MAX_CLEARED = 100_000
 """Items that one request drops at most; the answer says how many are left."""
 
-Settings = Annotated[
-    dict[str, Any],
-    msgspec.Meta(
-        description="Settings of a queue by name, as docs/reference/settings.md lists them. Durations are texts such "
-        "as 30s, or numbers of seconds; null takes a setting back that may be unset.",
-        extra_json_schema={"propertyNames": {"enum": list(QueueSettings.__struct_fields__)}},
-        examples=[{"max_attempts": 3, "dead_queue": "morgue"}],
-    ),
-]
 QueueView = view_type(Queue)
 StatsView = extended(view_type(QueueStats), [("breakers", list[BreakerView])])  # type: ignore[valid-type]
 StatsPageView = defined(
