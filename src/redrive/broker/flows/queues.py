@@ -42,7 +42,8 @@ from redrive.errors import (
 )
 from redrive.model.dead_queue import remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
-from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
+from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue_options import parse_settings
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
