@@ -12,6 +12,7 @@ from redrive.cli.common_options import command_line, pairs
 from redrive.errors import InvalidDuration, InvalidName, ItemNotFound, NotFound, OperationNotFound
 from redrive.model.declaration import options_of, texts_of
 from redrive.model.duration import parse_duration
+from redrive.model.ids import HEXADECIMAL
 from redrive.model.options import Conditions, SinceInput
 from redrive.model.text import suggest
 
@@ -22,7 +23,6 @@ SHORTEST = 4
 """Fewer digits of an id are refused: too many items begin with them."""
 _WHOLE = 32
 _SHOWN = 10
-_DIGITS = frozenset("0123456789abcdef")
 
 
 class Ambiguous(InvalidName):
@@ -96,7 +96,7 @@ def fingerprint(broker: Broker, typed: str) -> str:
 
 def _checked(what: str, typed: str) -> str:
     prefix = typed.strip().lower()
-    if not prefix or not set(prefix) <= _DIGITS or len(prefix) > _WHOLE:
+    if not prefix or not set(prefix) <= HEXADECIMAL or len(prefix) > _WHOLE:
         raise InvalidName(f"{what} id", typed, "is not the beginning of an id: digits 0-9 and a-f, as in 7f3a90c1")
     if len(prefix) < SHORTEST:
         raise InvalidName(f"{what} id", typed, f"is too short: type {SHORTEST} digits at least")

@@ -37,6 +37,7 @@ from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Item, Status
 from redrive.model.judge import Verdict, dead_verdict
 from redrive.model.limits import MAX_BATCH, check_label, is_remote
+from redrive.model.manual_change import TARGET_VERBS
 from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan, OperationPlanner
 from redrive.model.options import MAX_CANARIES, MAX_RATE, Conditions, OperationOptions
@@ -55,7 +56,6 @@ LONGEST_WAIT = SECOND
 """Whoever drives an operation looks at least this often whether somebody paused it or set another rate."""
 _MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
 """Verbs after which items may be on their way to another store."""
-_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 _WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
 _TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
 """Verbs after which workers get the items."""
@@ -329,7 +329,7 @@ def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdi
 
 def check_target(verb: Verb, to: str | None) -> None:
     """Raise unless the verb takes items to another queue if and only if one may, or must, be named."""
-    if to is not None and verb not in _WITH_TARGET:
+    if to is not None and verb not in TARGET_VERBS:
         raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
     if to is None and verb is Verb.MOVE:
         raise InvalidInput("a move needs the queue that items go to: to='…'")

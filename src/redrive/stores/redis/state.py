@@ -17,12 +17,11 @@ from redrive.stores.redis.indexes import DeadLetterIndexes, walk
 from redrive.stores.redis.keys import body_of, digits, long, short
 from redrive.stores.redis.queue_state import Queues
 from redrive.stores.redis.tables import Hash, RedisFeed, RedisOperations, RedisRegistrations, RedisResults
-from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.redis.unit_of_work import PAGE, Session
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 
-_PAGE = 250
 _KEYS_PER_COMMAND = 500
 """Keys that one command deletes."""
 
@@ -150,7 +149,7 @@ class RedisState(State):
         page: list[tuple[int, Record]] = []
         for each in found:
             page.append(each)
-            if len(page) == _PAGE:
+            if len(page) == PAGE:
                 yield from self._changed_among(operation, page)
                 page = []
         yield from self._changed_among(operation, page)
