@@ -54,7 +54,7 @@ class Items(MutableMapping[ItemId, Record]):
 class RedisState(State):
     """The queues and items of one namespace, as one transaction or one query reads and changes them."""
 
-    queues: Queues  # type: ignore[assignment]
+    queues: Queues
     by_number: DeadLetterIndexes
     letters: DeadLetterIndexes
     archived: DeadLetterIndexes
@@ -63,18 +63,22 @@ class RedisState(State):
     def __init__(
         self, session: Session, namespace: str, store: str, queues: Mapping[str, Queue], last: int = 0, version: int = 0
     ) -> None:
-        super().__init__(namespace, store)
+        super().__init__(
+            namespace,
+            store,
+            queues=Queues(session, queues),
+            items=Items(session),
+            by_number=DeadLetterIndexes(session, "all"),
+            letters=DeadLetterIndexes(session, "dead_letters"),
+            archived=DeadLetterIndexes(session, "archived_dead_letters"),
+            groups=RedisGroups(session),
+            feed=RedisFeed(session),
+            operations=RedisOperations(session),
+            registrations=RedisRegistrations(session),
+            results=RedisResults(session),
+            last_version=version,
+        )
         self._session = session
-        self.queues = Queues(session, queues)
-        self.items = Items(session)  # type: ignore[assignment]
-        self.by_number = DeadLetterIndexes(session, "all")
-        self.letters = DeadLetterIndexes(session, "dead_letters")
-        self.archived = DeadLetterIndexes(session, "archived_dead_letters")
-        self.groups = RedisGroups(session)
-        self.feed = RedisFeed(session)
-        self.operations = RedisOperations(session)
-        self.registrations = RedisRegistrations(session)
-        self.results = RedisResults(session)
         self._move_counts: Hash[str, int] = Hash(
             session, session.keys.of("move_targets"), lambda count: str(count).encode(), int
         )
@@ -82,7 +86,6 @@ class RedisState(State):
         self._newly_held: list[Record] = []
         """Items that this transaction held. Some may have been released since."""
         self._last = last
-        self.last_version = version
         self._version = version
 
     # Reading
