@@ -1,4 +1,4 @@
-"""What the audit names is the caller, whoever a call names: for every route that changes something, by the table."""
+"""What the audit names is the caller, regardless of the name in the call: for every route that changes something, by the table."""
 
 from __future__ import annotations
 
