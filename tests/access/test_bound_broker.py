@@ -190,7 +190,7 @@ def test_core_of_a_bound_broker_leads_to_no_store(still_world: World) -> None:
     real = still_world.broker.core
     names = {name for name in (*dir(real), *vars(real)) if not name.startswith("_")}
     assert names >= FOR_FLOWS
-    for name in names - FOR_FLOWS - {"store", "stores"}:
+    for name in names - FOR_FLOWS - {"store", "stores", "queue"}:
         with pytest.raises(AttributeError, match="bound to a caller"):
             getattr(core, name)
     assert core.store == StoreIdentity("memory", "default")
@@ -216,7 +216,12 @@ def taken_from_core(path: Path) -> Iterator[str]:
 
 
 def test_flows_take_from_a_core_what_a_bound_broker_gives() -> None:
-    known = {f"store.{name}" for name in StoreIdentity.__struct_fields__} | {"stores.is_known", "store", "stores"}
+    known = {f"store.{name}" for name in StoreIdentity.__struct_fields__} | {
+        "stores.is_known",
+        "store",
+        "stores",
+        "queue",
+    }
     flows = [*(SOURCE / "broker/flows").glob("*.py"), *(SOURCE / "capture").glob("*.py"), SOURCE / "mailbox/flows.py"]
     taken = {name for path in flows for name in taken_from_core(path)}
     assert {"clock", "queue", "store.name", "stores.is_known"} <= taken
@@ -231,6 +236,7 @@ def test_handlers_take_no_way_around_the_guard() -> None:
         text = path.read_text()
         assert "_unbound" not in text
         assert "committer" not in text
+        assert "redacted=False" not in text  # what is shown so is checked by methods of the broker
         assert text.count(".unbound") == (path.stem == "activity"), path
         assert set(taken_from_core(path)) <= {"clock", "actor", "queue"}, path
         for right in ("READ_PAYLOADS", "request.caller", ".may(", ".check(", "Forbidden", "auth.result_filter"):
@@ -338,6 +344,14 @@ async def test_others_have_their_turn_while_many_calls_are_checked(
     done = True
     await waiting
     assert turns >= 50
+
+
+async def test_settings_that_were_read_for_others_are_not_used_for_a_caller(world: World) -> None:
+    world.broker.run_flow(world.broker.core.queue("foreign-jobs"))
+    consumer = bound(world, limited(Role.CONSUMER))
+    assert (await consumer.run_flow(consumer.core.queue("own-jobs"))).name == "own-jobs"
+    with pytest.raises(Forbidden):
+        await consumer.run_flow(consumer.core.queue("foreign-jobs"))
 
 
 async def test_refused_call_does_not_keep_others_from_being_made(world: World) -> None:
