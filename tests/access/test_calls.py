@@ -20,19 +20,12 @@ from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Role
 from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
-    ApplyRetention,
     AuditNote,
-    CloseMove,
     CreateQueue,
     DeleteQueue,
-    Expire,
-    FinishMove,
     Hold,
-    Import,
     ManualChange,
     ManualTarget,
-    Promote,
-    Receive,
     Register,
     SetBreakers,
     SetOperation,
@@ -55,6 +48,7 @@ from redrive.contract.item_calls import (
     ReturnLease,
     Settle,
 )
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
 from redrive.contract.queries import (
     CountItems,
     FindItems,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ from tests.sizes import THOROUGH
 
 from redrive import RedriveError
 from redrive.auth.principal import Role
-from redrive.contract import COMMIT_ORDER
+from redrive.contract import Call
 from redrive.contract.admin_calls import Register
 from redrive.contract.queries import FindItems, GetOperation, GetResult, ListRegistrations
 from redrive.model.filter import Filter
@@ -28,7 +28,7 @@ from redrive.model.ids import ItemId
 from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 QUEUES = tuple(f"{side}-{name}" for side in (OWN, FOREIGN) for name in ("jobs", "dead", "third"))
 
 

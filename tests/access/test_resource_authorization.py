@@ -12,7 +12,8 @@ from tests.servers.asgi import Answer, Client
 
 from redrive import Verb, connect_async
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal, Role
-from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.admin_calls import ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetItems, GetQueue
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import Forbidden, RedriveError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -15,10 +15,11 @@ from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, con
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.auth.result_filter import filter_result, visible_result, withheld_tokens
 from redrive.clock import Instant
-from redrive.contract import COMMIT_ORDER
-from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, Register, SetPaused, StartOperation
+from redrive.contract import Call
+from redrive.contract.admin_calls import ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import (
     FindItems,
     GetItem,
@@ -50,7 +51,7 @@ from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
 
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 
 
 @pytest.fixture

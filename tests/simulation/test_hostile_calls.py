@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ from redrive.auth.principal import UNAUTHENTICATED_ADMIN
 from redrive.auth.result_filter import filter_result
 from redrive.auth.store_call_authorization import authorize_calls
 from redrive.broker.flows.export_import import encode_line
-from redrive.contract import COMMIT_ORDER
+from redrive.contract import Call
 from redrive.contract.item_calls import Leased
 from redrive.contract.queries import FindItems
 from redrive.errors import Closed, InvalidInput, NotFound, OutcomeUnknown, Overloaded, Refused, StoreError
@@ -38,7 +38,7 @@ from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (500, 1000) if THOROUGH else (8, 600)
 RECOUNT_EVERY = 100
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 REFUSED = (Refused, NotFound, InvalidInput)
 BROKEN = (StoreError, OutcomeUnknown, Overloaded, Closed)
 

@@ -29,17 +29,10 @@ from redrive.broker.flows.registrations import CAPTURE_KIND, CLAIMED, MANUAL_RET
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CloseMove,
     CreateQueue,
     DeleteQueue,
-    Expire,
-    FinishMove,
     Hold,
-    Import,
     ManualChange,
-    Promote,
-    Receive,
     Register,
     SetBreakers,
     SetOperation,
@@ -52,6 +45,7 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
 from redrive.contract.queries import (
     CountItems,
     FindItems,

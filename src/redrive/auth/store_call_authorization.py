@@ -48,7 +48,6 @@ from redrive.broker.maintenance import settle_overdue
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
     DeleteQueue,
-    Import,
     ManualChange,
     Register,
     SetBreakers,
@@ -59,6 +58,7 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.item_calls import LeaseByIds, LeaseItems
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLease, GetQueue, ListWorkerLeases
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token, item_id_of

@@ -15,6 +15,7 @@ import msgspec
 from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
 from redrive.contract import Call, Query
+from redrive.contract.base import StoreCall, StoreQuery
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
@@ -78,10 +79,11 @@ def raise_if_refused(result: Any) -> Any:
     return result
 
 
-def commit_call(call: Call) -> Flow[Any]:
+def commit_call(call: StoreCall[_T]) -> Flow[_T]:
     """Commit one call and give its result; raise if it was refused."""
-    results = yield CommitCalls((call,))
-    return raise_if_refused(results[0])
+    results = yield CommitCalls((call,))  # type: ignore[arg-type]  # `Call` has all of them; a test checks it
+    result: _T = raise_if_refused(results[0])
+    return result
 
 
 def commit_calls(calls: Sequence[Call]) -> Flow[Sequence[Any]]:
@@ -93,9 +95,10 @@ def commit_calls(calls: Sequence[Call]) -> Flow[Sequence[Any]]:
     return results
 
 
-def run_query(query: Query) -> Flow[Any]:
+def run_query(query: StoreQuery[_T]) -> Flow[_T]:
     """Answer one query."""
-    return (yield ReadQuery(query))
+    answer: _T = yield ReadQuery(query)  # type: ignore[arg-type]  # as above
+    return answer
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:

@@ -10,8 +10,8 @@ from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.maintenance_calls import Import
 from redrive.errors import InvalidInput
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Item, Receipt, Status

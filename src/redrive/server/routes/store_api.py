@@ -25,8 +25,9 @@ from redrive.broker.core import Core
 from redrive.broker.flow import raise_if_refused
 from redrive.broker.notifier import Notifier
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import Import, Register, SetOperation, StartOperation
+from redrive.contract.admin_calls import SetOperation, StartOperation
 from redrive.contract.item_calls import Complete, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.maintenance_calls import Import
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.ids import RESULTS
 from redrive.model.item import Settled
@@ -250,13 +251,7 @@ def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
 
 
 def _new_items(call: Call) -> int:
-    match call:
-        case Put(items=items) | Import(items=items):
-            return len(items)
-        case Complete(puts=puts) | Register(puts=puts):
-            return sum(len(put.items) for put in puts)
-        case _:
-            return 0
+    return len(call.items) if isinstance(call, Import) else sum(len(put.items) for put in call.puts)
 
 
 def _decoded(name: str, decode: Any, body: bytes) -> Any:
