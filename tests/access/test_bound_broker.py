@@ -17,13 +17,22 @@ from redrive.auth import store_call_authorization
 from redrive.auth.bound_broker import FOR_FLOWS, BoundBroker, FlowCore, StoreIdentity, StoreNames
 from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import Principal, Role
-from redrive.broker.flow import CommitCalls, Effect, OnStore, ReadQuery, TimedCommit, commit_calls, run_query
+from redrive.broker.flow import (
+    CommitCalls,
+    Effect,
+    OnStore,
+    ReadQuery,
+    TimedCommit,
+    commit_calls,
+    raise_if_refused,
+    run_query,
+)
 from redrive.broker.flows.export_import import encode_line
 from redrive.clock import Instant
 from redrive.contract import Query
-from redrive.contract.admin_calls import ManualChange, ManualTarget
+from redrive.contract.admin_calls import ManualChange, ManualTarget, SetSourceQueue
 from redrive.contract.item_calls import Complete, Extend, Put
-from redrive.contract.queries import GetItems
+from redrive.contract.queries import GetItems, GetQueue
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Counters, Item, Lease, Status
@@ -352,6 +361,30 @@ async def test_settings_that_were_read_for_others_are_not_used_for_a_caller(worl
     assert (await consumer.run_flow(consumer.core.queue("own-jobs"))).name == "own-jobs"
     with pytest.raises(Forbidden):
         await consumer.run_flow(consumer.core.queue("foreign-jobs"))
+
+
+@pytest.mark.parametrize("driver", ["run_flow", "run_flow_in_thread", "run_flow_to_end"])
+@pytest.mark.parametrize(
+    "effect",
+    [
+        CommitCalls([Put("foreign-jobs", ())]),
+        TimedCommit(Put("foreign-jobs", ())),
+        ReadQuery(GetQueue("foreign-jobs")),
+        OnStore("there", ReadQuery(GetQueue("foreign-jobs"))),
+        OnStore("there", CommitCalls([SetSourceQueue("foreign-jobs", "own-jobs@here")])),
+    ],
+    ids=str,
+)
+async def test_every_driver_has_every_effect_guarded(driver: str, effect: Effect, still_world: World) -> None:
+    """The store `there` is not known: an effect that is passed on ends with another error."""
+
+    def flow() -> Any:
+        answer = yield effect
+        return raise_if_refused(answer[0] if isinstance(answer, list) else answer)
+
+    for principal in (limited(Role.ADMIN), NO_ROLE):
+        with pytest.raises(Forbidden):
+            await getattr(bound(still_world, principal), driver)(flow())
 
 
 async def test_refused_call_does_not_keep_others_from_being_made(world: World) -> None:
