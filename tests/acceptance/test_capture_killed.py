@@ -78,12 +78,12 @@ def retry_by_hand(id: str, end: Callable[[ManualRetry], Flow[Any]]) -> list[Step
     def start(broker: Broker, running: dict[str, ManualRetry]) -> None:
         dlq = DeadLetterQueue(broker)
         dlq.set_callback(lambda task: "done")
-        running[id] = _leased(broker._run(start_retry(dlq._queue, id)))
+        running[id] = _leased(broker.run_flow(start_retry(dlq._queue, id)))
 
     return [
         start,
-        lambda broker, running: broker._run(running[id].count()),
-        lambda broker, running: broker._run(end(running[id])),
+        lambda broker, running: broker.run_flow(running[id].count()),
+        lambda broker, running: broker.run_flow(end(running[id])),
     ]
 
 

@@ -146,7 +146,7 @@ def test_half_of_a_request_is_none(url: str, mounts: Mounts, path: Path) -> None
 
 
 def _body_of_a_put(broker: Broker) -> bytes:
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     sent: list[bytes] = []
     post = store._line.post
 
@@ -226,7 +226,7 @@ def test_close_does_not_wait_for_the_server(far: Broker, proxy: HttpProxy) -> No
 def test_fork_while_a_worker_waits(far: Broker, path: Path) -> None:
     far.complete(far.lease("jobs")[0])
     waits = Background(lambda: far.lease("jobs", wait="30s"))
-    while not far._core.notify._waiters:
+    while not far.core.notify._waiters:
         time.sleep(0.001)
 
     def work(say: Say) -> None:

@@ -302,7 +302,7 @@ def test_locks_of_a_client_that_vanished_are_free_again(
     """It was in a transaction, and the server hears nothing from it, not even an end."""
     be_impatient(monkeypatch)
     with connect(far_url, maintenance=False) as far:
-        store = far._core.store
+        store = far.core.store
         assert isinstance(store, PostgresStore)
 
         def vanish(session: Session) -> None:
@@ -323,7 +323,7 @@ def test_system_watches_the_network_too(far: Broker, far_url: str) -> None:
     """Whoever swallows packets below TCP acknowledges none of them. No test can do that without being root."""
 
     def watched(broker: Broker) -> int:
-        store = broker._core.store
+        store = broker.core.store
         assert isinstance(store, PostgresStore)
         broker.put("jobs", 1)
         with socket.socket(fileno=os.dup(store._engine._writer.fileno())) as found:  # type: ignore[union-attr]
@@ -442,7 +442,7 @@ def test_interrupted_anywhere_nothing_of_it_is_left(
 
 
 def test_interrupted_rollback_leaves_nothing_to_commit(near: Broker, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = near._core.store
+    store = near.core.store
     assert isinstance(store, PostgresStore)
 
     def interrupted(connection: Any) -> bool:
@@ -462,7 +462,7 @@ def test_interrupted_rollback_leaves_nothing_to_commit(near: Broker, url: str, m
 
 
 def test_interrupted_query_leaves_no_old_snapshot_behind(near: Broker) -> None:
-    store = near._core.store
+    store = near.core.store
     assert isinstance(store, PostgresStore)
 
     def interrupted(session: Session) -> None:

@@ -115,7 +115,7 @@ def extend_while_the_sweep_looks(one: Broker, two: Broker, clock: FakeClock) -> 
     one.put("jobs", "extended")
     lease = one.lease("jobs")[0]
     clock.advance("1s")
-    store = two._core.store
+    store = two.core.store
     read = store.read
 
     def read_and_extend(query: Query) -> Any:

@@ -314,7 +314,7 @@ def test_process_that_is_killed_in_its_turn_is_waited_for_only_a_moment(
 
         def take(say: Say) -> None:
             own = connect(url, maintenance=False)
-            store = own._core.store
+            store = own.core.store
             assert isinstance(store, RedisStore)
             store._lock._acquire("token")
             say(b"x")
@@ -339,7 +339,7 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
         slow.create_queue("jobs")
         slow.put("jobs", 0)
         (lease,) = slow.lease("jobs")
-        store = slow._core.store
+        store = slow.core.store
         assert isinstance(store, RedisStore)
         apply = store._lock.apply
         late: list[bool] = []
@@ -365,7 +365,7 @@ from redrive import connect
 broker = connect(sys.argv[1], maintenance=False)
 broker.create_queue("jobs")
 broker.put("jobs", 1)
-store = broker._core.store
+store = broker.core.store
 store.poll_changes()
 ids = [link.request(("CLIENT", "ID")) for link in store._client._idle]
 listener = store._notifications._listener

@@ -144,7 +144,7 @@ def test_commit_that_no_proxy_takes_has_not_left(proxied: Proxied, monkeypatch: 
     monkeypatch.setattr(client, "UNSENT_SECONDS", 0.1)
     with connect(proxied.url) as broker:
         broker.create_queue("jobs")
-        store: Any = broker._core.store
+        store: Any = broker.core.store
         store._line._pool.close()
         store._line = client.HttpTransport(store._endpoint)
         if proxied.url.startswith("https:"):
@@ -241,7 +241,7 @@ def test_part_that_is_refused_does_not_hide_that_another_was_done(
 
     front.meddle = refuse_the_second
     puts = [Put("jobs", (NewItem(bytes(10 * MIB), "application/octet-stream"),)) for _ in range(2)]
-    first, second = far._core.store.commit(puts).results
+    first, second = far.core.store.commit(puts).results
     assert len(first) == 1
     assert type(second) is type(error)
     assert near.stats("jobs").pending == 1

@@ -58,7 +58,7 @@ class Bell:
     """What a store rings."""
 
     def __init__(self, broker: Broker) -> None:
-        self._store = broker._core.store
+        self._store = broker.core.store
         self._rung = threading.Event()
         self.count = 0
         self._store.subscribe(self._ring)
@@ -183,10 +183,10 @@ def test_closed_store_leaves_no_thread(url: str) -> None:
 
 
 def _notifications(broker: Broker) -> Any:
-    return broker._core.store._notifications  # type: ignore[attr-defined]
+    return broker.core.store._notifications  # type: ignore[attr-defined]
 
 
 def _listens(broker: Broker) -> bool:
     """Somebody waits, and the thread that watches for him has nothing to do but to wait for the bell."""
-    core = broker._core
+    core = broker.core
     return _notifications(broker)._subscriber is not None and bool(core.notify._waiters.get("jobs"))

@@ -168,7 +168,7 @@ def test_breaker_that_has_closed_leaves_nothing_in_the_process() -> None:
             broker.put(name, 1)
             broker.fail(broker.lease(name)[0], ConnectionError("down"))
         broker.open_breaker("jobs", "network")
-        monitor = broker._core.breakers
+        monitor = broker.core.breakers
         clock.advance("1s")
         broker.run_maintenance()
         assert len(monitor.sweeps) == 1

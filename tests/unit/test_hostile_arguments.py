@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from redrive import App, AsyncBroker, Broker, connect
+from redrive.broker.api.base import BrokerBase
 from redrive.errors import InvalidInput, RedriveError
 from redrive.testing import FakeClock, memory_broker
 
@@ -255,6 +256,7 @@ ALSO_CALLED = {
 
 def test_every_method_and_argument_is_tried() -> None:
     methods = {name: each for name, each in inspect.getmembers(Broker, inspect.isfunction) if not name.startswith("_")}
+    methods = {name: each for name, each in methods.items() if name not in vars(BrokerBase)}  # these take flows
     assert methods.keys() == USES.keys() | WITHOUT_ARGUMENTS
     for name, method in methods.items():
         parameters = inspect.signature(method).parameters.values()
@@ -301,7 +303,7 @@ def called(broker: Broker, face: str, name: str, arguments: dict[str, Any]) -> A
         return list(itertools.islice(given, 3)) if isinstance(given, Iterator) else given
 
     async def call() -> Any:
-        given = getattr(AsyncBroker(broker._core), name)(**arguments)
+        given = getattr(AsyncBroker(broker.core), name)(**arguments)
         if any(given is each for each in arguments.values()):
             return None
         if isinstance(given, AsyncIterator):

@@ -3,12 +3,16 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from redrive import AsyncBroker
 from redrive.broker.core import Core
+from redrive.broker.flow import run_query
+from redrive.contract.item_calls import LeaseItems
+from redrive.contract.queries import GetQueue
 from redrive.model.item import Lease
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
@@ -167,8 +171,12 @@ USES: dict[str, Use] = {
     "set_operation_rate": on_operation("set_operation_rate", 5.0),
     "start_operation": on_operation("get_operation"),
     "stats": lambda broker: broker.stats("jobs"),
+    "submit": lambda broker: broker.submit(LeaseItems("jobs", 1)),
     "list_stats": lambda broker: broker.list_stats(),
     "find_by_key": lambda broker: broker.find_by_key("jobs", ["key"]),
+    "run_flow": lambda broker: broker.run_flow(run_query(GetQueue("jobs"))),
+    "run_flow_in_thread": lambda broker: broker.run_flow_in_thread(run_query(GetQueue("jobs"))),
+    "run_flow_to_end": lambda broker: broker.run_flow_to_end(run_query(GetQueue("jobs"))),
     "run_maintenance": lambda broker: broker.run_maintenance(),
     "undo": on_dead("undo"),
     "undo_operation": undo_operation,
@@ -192,7 +200,12 @@ def test_every_method_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(USES))
-async def test_store_is_called_in_other_threads(name: str) -> None:
+def test_store_is_called_in_other_threads(name: str) -> None:
+    with ThreadPoolExecutor(1) as thread:  # the main thread hands every read to another one, and waits for it
+        thread.submit(asyncio.run, _used(name)).result()
+
+
+async def _used(name: str) -> None:
     watched = Watched(MemoryStore(clock=FakeClock()))
     broker = AsyncBroker(Core(watched, maintenance=False))  # type: ignore[arg-type]  # it has what a store has
     try:

@@ -21,7 +21,7 @@ SLACK = 10
 
 LIMITS = {
     "looks?|looked": (289, "poll, read, check, query"),
-    "nobody": (200, "no worker, no process, no caller"),
+    "nobody": (192, "no worker, no process, no caller"),
     "somebody|anybody|everybody": (134, "another process, a caller, an operator"),
     "as it stands|stands|stand|standing": (152, "state, status, current"),
     "begins?|began|begun": (188, "starts, started"),

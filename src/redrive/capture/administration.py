@@ -5,6 +5,7 @@ Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, run_query
@@ -19,7 +20,7 @@ from redrive.capture.capture_settings import CaptureSettings, read_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
 from redrive.contract.queries import GetItem, GetStats
-from redrive.errors import ConfirmationMismatch, InvalidInput, ItemNotFound
+from redrive.errors import ConfirmationMismatch, Forbidden, InvalidInput, ItemNotFound
 from redrive.model.filter import Filter
 from redrive.model.ids import check_id
 from redrive.model.item import Item, Settled, Status
@@ -41,13 +42,15 @@ def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
     return (yield from read_settings(queue, {}))
 
 
-def get_item(core: Core, queue: str, name: str, *, by_task_id: bool = True, redacted: bool = True) -> Flow[Item]:
+def get_item(core: Core, queue: str, name: str, *, redacted: bool = True) -> Flow[Item]:
     """Return the item of a task, by its task id or the id of the item. Raises TaskNotFoundError, and QueueNotFound.
 
-    by_task_id: False for a caller that may not see task ids.
+    A caller that may not see task ids does not learn which ones are in use.
     """
     yield from queue_flows.get(core, queue)
-    item: Item | None = (yield from flows.find_item(core, queue, name)) if by_task_id else None
+    item: Item | None = None
+    with contextlib.suppress(Forbidden):
+        item = yield from flows.find_item(core, queue, name)
     if item is None:
         item = yield from _by_item_id(queue, name)
     if item is None:

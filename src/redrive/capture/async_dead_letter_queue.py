@@ -82,7 +82,7 @@ class AsyncDeadLetterQueue(Declarations):
             check_positive("time_limit", time_limit)
         if not callable(is_failure):
             raise InvalidInput(f"is_failure is a function of a result, not {short_repr(is_failure, 60)}")
-        self._queue = CaptureQueue(self._broker._core, name, given, strategy, jitter, alerts)
+        self._queue = CaptureQueue(self._broker.core, name, given, strategy, jitter, alerts)
         self._concurrency = concurrency
         self._queue.app.time_limit = time_limit
         self._is_failure = is_failure
@@ -149,7 +149,7 @@ class AsyncDeadLetterQueue(Declarations):
             options = {"policy": retry_policy, "max_retries": max_retries, "metadata": metadata, "priority": priority}
             try:
                 work = self._queue.capture_call(error, task, extra, task_id, **options)
-                captured = await self._broker._finish(work)
+                captured = await self._broker.run_flow_to_end(work)
             except Exception as problem:
                 captured = problem
             if isinstance(captured, Exception):
@@ -202,7 +202,7 @@ class AsyncDeadLetterQueue(Declarations):
             except Exception as error:
                 return await self._run(retry.fail(error))
             except BaseException:  # an interrupt, or a cancellation: the run has no end
-                await self._broker._finish(retry.give_back())
+                await self._broker.run_flow_to_end(retry.give_back())
                 raise
         return await self._run(retry.complete(value))
 
@@ -299,7 +299,7 @@ class AsyncDeadLetterQueue(Declarations):
             raise NoCallbackError(self.name)
 
     async def _run(self, flow: Flow[_Any]) -> _Any:
-        return await self._broker._run(flow)
+        return await self._broker.run_flow(flow)
 
     async def _open(self) -> None:
         if not self._queue.is_open:

@@ -143,7 +143,7 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
     def judge(queue: Queue) -> Judged:
         return Judged(failure, judge_first_failure(core, queue, failure, item.overrides))
 
-    done = yield from put_judged(core, queue, item, judge)
+    done = yield from put_judged(core, queue.name, item, judge)
     return CaptureReceipt(done.receipt.id, headers, not done.receipt.duplicate, done.verdict, done.at)
 
 

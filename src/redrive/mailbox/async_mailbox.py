@@ -202,7 +202,7 @@ class AsyncMailbox(Generic[T, R]):
 
     @property
     def _core(self) -> Core:
-        return self._broker._core
+        return self._broker.core
 
     def _message(self, body: T, *, expire_timeout: DurationInput | None, **options: Any) -> NewItem:
         """The item of a message, checked and encoded."""
@@ -211,7 +211,7 @@ class AsyncMailbox(Generic[T, R]):
         return flows.new_message(self._body_type.encode(body), request_id=request_id, expire_timeout=expiry, **options)
 
     async def _run(self, flow: Flow[_Any]) -> _Any:
-        return await self._broker._run(flow)
+        return await self._broker.run_flow(flow)
 
     async def _open(self) -> None:
         """Create the queue if it does not exist, before the first use."""

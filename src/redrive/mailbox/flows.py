@@ -14,8 +14,8 @@ from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLeasedItem, GetStats
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
 from redrive.errors import ConfirmationMismatch, InvalidPayload
@@ -100,7 +100,8 @@ def new_message(
 
 def send(queue: str, item: NewItem) -> Flow[ItemId]:
     """Put a message."""
-    receipts: tuple[Receipt, ...] = yield from commit_call(Put(queue, (item,)))
+    receipts = yield from commit_call(Put(queue, (item,)))
+    assert isinstance(receipts, tuple)  # it brings no verdict
     return receipts[0].id
 
 

@@ -1,4 +1,4 @@
-# Generated from async_mailbox.py by tools/blocking_api.py; edit that file.
+# Generated from mailbox/async_mailbox.py by tools/blocking_api.py; edit that file.
 """`Mailbox`: typed messages with replies on a queue."""
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Mailbox(Generic[T, R]):
 
     @property
     def _core(self) -> Core:
-        return self._broker._core
+        return self._broker.core
 
     def _message(self, body: T, *, expire_timeout: DurationInput | None, **options: Any) -> NewItem:
         """The item of a message, checked and encoded."""
@@ -212,7 +212,7 @@ class Mailbox(Generic[T, R]):
         return flows.new_message(self._body_type.encode(body), request_id=request_id, expire_timeout=expiry, **options)
 
     def _run(self, flow: Flow[_Any]) -> _Any:
-        return self._broker._run(flow)
+        return self._broker.run_flow(flow)
 
     def _open(self) -> None:
         """Create the queue if it does not exist, before the first use."""

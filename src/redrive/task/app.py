@@ -155,7 +155,7 @@ class App:
         broker = self._broker
         if broker is None or len(self._declared) != len(self._queues):
             broker = await asyncio.get_running_loop().run_in_executor(None, self.open)
-        return AsyncBroker(broker._core)
+        return AsyncBroker(broker.core)
 
     @property
     def broker(self) -> Broker:
@@ -170,12 +170,12 @@ class App:
     @property
     def async_broker(self) -> AsyncBroker:
         """The broker for an event loop, on the same store. `await open_async()` opens it without blocking the loop."""
-        return AsyncBroker(self.open()._core)
+        return AsyncBroker(self.open().core)
 
     def create_queues(self, broker: Broker) -> None:
         """Create the declared queues in this broker, and set what their declarations name."""
-        broker._run(
-            create_declared_queues(broker._core, {name: queue.settings for name, queue in self._queues.items()})
+        broker.run_flow(
+            create_declared_queues(broker.core, {name: queue.settings for name, queue in self._queues.items()})
         )
 
     @contextlib.contextmanager
@@ -194,7 +194,7 @@ class App:
             with self._opening:
                 before = self._broker, self._declared, self._used
                 url = redact_url(absolute_sqlite_url(str(where), Path.cwd()))
-                used = broker._core.store.name if broker is where else url
+                used = broker.core.store.name if broker is where else url
                 self._broker, self._declared, self._used = broker, set(self._queues), used
             try:
                 yield broker
@@ -230,5 +230,5 @@ class App:
     def _declare_new(self, broker: Broker, known: set[str]) -> None:
         """Tell the broker of queues that it was not told of."""
         new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
-        broker._run(create_declared_queues(broker._core, new))
+        broker.run_flow(create_declared_queues(broker.core, new))
         self._declared = known | new.keys()

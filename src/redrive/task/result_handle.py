@@ -55,12 +55,12 @@ class TaskHandle(Generic[R_co]):
         had, `ResultTimeout`, and `StoreUnavailable` if the store cannot be reached for a minute.
         """
         broker = self._task.app.open()
-        return self._value(broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
+        return self._value(broker.run_flow(await_result(broker.core, self._task.name, self.id, timeout)))
 
     async def result_async(self, timeout: DurationInput | None = None) -> R_co:
         """The same on an event loop."""
         broker = await self._task.app.open_async()
-        return self._value(await broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
+        return self._value(await broker.run_flow(await_result(broker.core, self._task.name, self.id, timeout)))
 
     def _value(self, result: Result) -> R_co:
         value: R_co = self._task.arguments.returned(result)

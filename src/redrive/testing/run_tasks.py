@@ -33,7 +33,7 @@ def run_tasks(app: App, *, advance: bool = True, limit: int = MAX_DELIVERIES) ->
     if loop_runs():
         raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_tasks, app) instead")
     broker = app.open()
-    clock = broker._core.clock
+    clock = broker.core.clock
     exchange = open_worker_session(broker, WORKER)
     became: Counter[str] = Counter()
     for _ in range(limit):
@@ -69,7 +69,7 @@ def _run(app: App, exchange: WorkerSession, lease: Lease) -> str:
     broker = app.open()
     settings = broker.get_queue(lease.queue).settings
     handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed))
-    end = execute_job(app, lease, handling, lambda: False, broker._core.clock)
+    end = execute_job(app, lease, handling, lambda: False, broker.core.clock)
     settled = _settle(exchange, lease, end)
     if isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost):
         # The work cannot be completed as it wants to be, for example because a follow-up was refused: it has failed.

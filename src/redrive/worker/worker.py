@@ -72,7 +72,7 @@ class Worker:
             raise InvalidInput("a process finds the app by its name: give spec='module:attribute' beside processes=")
         self.app = app
         self.broker = broker or app.broker
-        self._store = app.store_url if broker is None else broker._core.store.name
+        self._store = app.store_url if broker is None else broker.core.store.name
         self.name = name or worker_name()
         self.queues = tuple(queues) if queues is not None else tuple(app.queues)
         if not self.queues:
@@ -101,7 +101,7 @@ class Worker:
                 max_items_per_child=max_items_per_child,
             )
         else:
-            clock = self.broker._core.clock
+            clock = self.broker.core.clock
             self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, in_flight_log, clock)
         self.has_settled_all = False
         """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""

@@ -1,3 +1,4 @@
+# Generated from broker/async_api/handle.py by tools/blocking_api.py; edit that file.
 """A queue of a `Broker`, so that its name is written once."""
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ class QueueHandle:
         return self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
     def start_operation(self, verb: str, **options: Any) -> Operation:
-        """Change all items of this queue that match. Options and conditions are those of `Broker.start`."""
+        """Change all items of this queue that match. The options are those of `Broker.start_operation`."""
         return self._broker.start_operation(verb, queue=self.name, **options)
 
     def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
-        """What `start` would do, without doing it."""
+        """What `start_operation` would do, without doing it."""
         return self._broker.plan_operation(verb, queue=self.name, **options)

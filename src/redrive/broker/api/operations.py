@@ -1,3 +1,4 @@
+# Generated from broker/async_api/operations.py by tools/blocking_api.py; edit that file.
 """Operations, as methods of `Broker`: changes of many items, which live in the store."""
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class OperationMethods(BrokerBase):
         confirm: for purge, the number of items that you mean. paused: wait for `resume_operation`.
         """
         flow = operations.start_operation(
-            self._core,
+            self.core,
             verb,
             where,
             conditions,
@@ -55,41 +56,41 @@ class OperationMethods(BrokerBase):
             actor=actor,
             paused=paused,
         )
-        return self._run(flow)
+        return self.run_flow(flow)
 
     def plan_operation(
         self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Any
     ) -> OperationPlan:
         """What `start` would do, item by item, without doing it."""
-        return self._run(operations.plan_operation(self._core, verb, where, conditions, to))
+        return self.run_flow(operations.plan_operation(self.core, verb, where, conditions, to))
 
     def get_operation(self, id: str) -> Operation:
         """An operation as it stands."""
-        return self._run(operations.get(self._core, id))
+        return self.run_flow(operations.get(self.core, id))
 
     def list_operations(self, *, unfinished: bool = False, limit: int = 100) -> tuple[Operation, ...]:
         """Operations, newest first; those that have not ended only, with `unfinished`."""
-        return self._run(operations.list_all(self._core, unfinished, limit))
+        return self.run_flow(operations.list_all(self.core, unfinished, limit))
 
     def pause_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """Make no more steps until it is resumed."""
-        return self._run(operations.pause(self._core, id, actor))
+        return self.run_flow(operations.pause(self.core, id, actor))
 
     def resume_operation(self, id: str, *, skip_canaries: bool = False, actor: str | None = None) -> Operation:
         """Go on where it was paused. `skip_canaries` continues without waiting for its canaries any longer."""
-        return self._run(operations.resume(self._core, id, skip_canaries, actor))
+        return self.run_flow(operations.resume(self.core, id, skip_canaries, actor))
 
     def cancel_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """End it. What it has changed stays changed; `undo_operation` takes that back."""
-        return self._run(operations.cancel(self._core, id, actor))
+        return self.run_flow(operations.cancel(self.core, id, actor))
 
     def set_operation_rate(self, id: str, rate: float, *, actor: str | None = None) -> Operation:
         """Change at most so many items per second from now on."""
-        return self._run(operations.set_operation_rate(self._core, id, rate, actor))
+        return self.run_flow(operations.set_operation_rate(self.core, id, rate, actor))
 
     def undo_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """Start the operation that takes another back: what nobody has worked on since is again as it was."""
-        return self._run(operations.undo_operation(self._core, id, actor))
+        return self.run_flow(operations.undo_operation(self.core, id, actor))
 
     def run_operation(
         self,
@@ -105,4 +106,4 @@ class OperationMethods(BrokerBase):
         operation after each step of `at_once` items at most. Not needed where a maintenance runs; both may do it at
         once.
         """
-        return self._run(operations.run_operation(self._core, id, wait, progress, at_once))
+        return self.run_flow(operations.run_operation(self.core, id, wait, progress, at_once))

@@ -65,15 +65,15 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         )
         put = Put(deliveries.queue_name(queue), (item,))
         if transaction is not None:
-            return self._core.put_in_transaction(transaction, put)[0]
-        receipts: tuple[Receipt, ...] = await self._call(put)
+            return self.core.put_in_transaction(transaction, put)[0]
+        receipts: tuple[Receipt, ...] = await self.submit(put)
         return receipts[0]
 
     async def put_many(self, queue: str, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
         put = deliveries.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
-            self._core.put_in_transaction(transaction, put) if transaction is not None else await self._call(put)
+            self.core.put_in_transaction(transaction, put) if transaction is not None else await self.submit(put)
         )
         return receipts
 
@@ -106,7 +106,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
             max_losses=max_losses,
             retry=retry,
         )
-        return await self._run(settle.put_failed(self._core, queue, item, error, verdict))
+        return await self.run_flow(settle.put_failed(self.core, queue, item, error, verdict))
 
     async def lease(
         self,
@@ -118,7 +118,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         worker: str | None = None,
     ) -> list[Lease]:
         """Up to `limit` items, in order; waits up to `wait` for the first one. An empty list when there is none."""
-        return await self._run(deliveries.lease(self._core, queue, limit, wait, lease_timeout, worker))
+        return await self.run_flow(deliveries.lease(self.core, queue, limit, wait, lease_timeout, worker))
 
     @overload
     async def lease_by_id(
@@ -151,11 +151,11 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         One id gives its lease, and a refusal is raised. Several give a list, with a lease or an error for each.
         With `include_dead`, dead items too: such an item is completed, or dead again as it was.
         """
-        return await self._run(deliveries.lease_by_id(ids, include_dead, lease_timeout, worker))
+        return await self.run_flow(deliveries.lease_by_id(ids, include_dead, lease_timeout, worker))
 
     async def extend(self, lease: Lease | Token, timeout: DurationInput | None = None) -> Instant:
         """Hold on to an item for `timeout` from now, or the queue's lease_timeout. Returns the new deadline."""
-        answer: Instant = await self._call(deliveries.extend_call(lease, timeout))
+        answer: Instant = await self.submit(deliveries.extend_call(lease, timeout))
         return answer
 
     async def complete(
@@ -171,7 +171,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` gives it for
         `keep_result`, whether the item is kept or not.
         """
-        answer: Settled = await self._call(deliveries.complete_call(lease, result, puts, keep_result))
+        answer: Settled = await self.submit(deliveries.complete_call(lease, result, puts, keep_result))
         return answer
 
     async def result(self, id: str) -> KeptResult | None:
@@ -180,7 +180,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         The id is any that the item had, as the one in the receipt of its put. The result names the queue in which the
         item was completed (`queue`), and the one that it was put to if it moved (`put_to`).
         """
-        return await self._run(deliveries.result(id))
+        return await self.run_flow(deliveries.result(id))
 
     async def fail(
         self,
@@ -194,7 +194,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
 
         `verdict` decides instead of the settings: `RetryVerdict.after("30s")` or `Dead(reason)`.
         """
-        return await self._run(settle.fail(self._core, lease, error, final, verdict))
+        return await self.run_flow(settle.fail(self.core, lease, error, final, verdict))
 
     async def release(
         self, lease: Lease | Token, *, delay: DurationInput = 0, counted: bool = True, error: str | None = None
@@ -203,17 +203,17 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
 
         Not counted: it never ran, and takes its old place.
         """
-        return await self._run(settle.release(self._core, lease, delay, counted, error))
+        return await self.run_flow(settle.release(self.core, lease, delay, counted, error))
 
     async def bury(
         self, lease: Lease | Token, *, note: str | None = None, error: BaseException | Failure | None = None
     ) -> Settled:
         """Make the item dead, whatever its counters say."""
-        return await self._run(settle.bury(self._core, lease, note, error))
+        return await self.run_flow(settle.bury(self.core, lease, note, error))
 
     async def report_lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
         """The worker that held it is gone, and somebody knows it before the lease runs out: one loss, counted at once.
 
         `error` is what is known of its end; where the item dies of it, that is the cause.
         """
-        return await self._run(settle.report_lost(self._core, lease, error))
+        return await self.run_flow(settle.report_lost(self.core, lease, error))

@@ -89,9 +89,9 @@ class AsyncQueueHandle:
         return await self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
     async def start_operation(self, verb: str, **options: Any) -> Operation:
-        """Change all items of this queue that match. Options and conditions are those of `AsyncBroker.start`."""
+        """Change all items of this queue that match. The options are those of `AsyncBroker.start_operation`."""
         return await self._broker.start_operation(verb, queue=self.name, **options)
 
     async def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
-        """What `start` would do, without doing it."""
+        """What `start_operation` would do, without doing it."""
         return await self._broker.plan_operation(verb, queue=self.name, **options)

@@ -327,9 +327,9 @@ class FeedCursor:
         self._asked = asked
         self._wait = None if wait is None else parse_duration(wait, "wait")
 
-    def begin_behind(self, number: int) -> None:
-        """Give what comes after this number."""
-        self._asked = msgspec.structs.replace(self._asked, after=number)
+    def begin_behind(self, page: FeedPage) -> None:
+        """Give what comes after this page."""
+        self._asked = msgspec.structs.replace(self._asked, after=page.last)
 
     def next(self) -> Flow[tuple[FeedEntry, ...]]:
         """The next entries. None of them where the wait is over."""
@@ -338,7 +338,7 @@ class FeedCursor:
         while True:
             ticket = core.notify.sequence(ALL_QUEUES)
             page: FeedPage = yield from read(core, self._asked)
-            self._asked = msgspec.structs.replace(self._asked, after=page.last)
+            self.begin_behind(page)
             now = core.clock.now()
             if page.entries or (end is not None and now >= end and not page.more):
                 return page.entries

@@ -12,14 +12,13 @@ from redrive.broker.flow import Flow, WaitForQueue, commit_call, run_query
 from redrive.broker.flows.canaries import watch
 from redrive.broker.flows.inspection import build_filter, count_all, parse_choice
 from redrive.broker.flows.moves import target_of
-from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.registrations import workers
+from redrive.broker.flows.stale_settings import judge_until_current
 from redrive.broker.redaction import redaction_for, rules_of
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
 from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
 from redrive.contract.base import MAINTENANCE_BATCH
-from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
@@ -253,18 +252,17 @@ def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Oper
     """One step of at most `limit` items. Where another process made it meanwhile, nothing happens."""
     if operation.rate is not None:
         limit = max(1, min(limit, int(operation.rate / STEPS_PER_SECOND)))
-    for _ in range(MAX_ROUNDS):
+
+    def step_once() -> Flow[Any]:
         verdicts = (yield from _verdicts(core, operation)) if operation.verb is Verb.BURY else {}
-        result = yield from commit_call(StepOperation(operation.id, operation.steps, limit, verdicts))
-        if not isinstance(result, StaleSettings):
-            stepped: Operation = result
-            if core.meter is not None:
-                core.meter.operated(operation, stepped)
-            if stepped.verb in _MOVING:
-                core.wake_movers()
-            return stepped
-        core.cache_queue(result.queue)
-    raise unsettled(core, result.queue.name)
+        return (yield from commit_call(StepOperation(operation.id, operation.steps, limit, verdicts)))
+
+    stepped: Operation = yield from judge_until_current(core, step_once)
+    if core.meter is not None:
+        core.meter.operated(operation, stepped)
+    if stepped.verb in _MOVING:
+        core.wake_movers()
+    return stepped
 
 
 def _shown(core: Core, operation: Operation) -> Flow[Operation]:
@@ -312,7 +310,7 @@ def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
     """Which of these items are dead letters: all where that was asked for, else those that the store finds."""
     if where.status is Status.DEAD or not items:
         return {item.id for item in items}
-    asked = Filter(status=Status.DEAD, ids=tuple(item.id for item in items))
+    asked = Filter(queue=where.queue, status=Status.DEAD, ids=tuple(item.id for item in items))
     found: set[str] = set()
     cursor = None
     while True:

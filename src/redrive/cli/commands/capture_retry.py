@@ -67,11 +67,11 @@ def retry(
             where = {"queue": queue, "status": Status.DEAD}
             bulk_change.run(broker, "retry", where, yes=yes, dry_run=dry_run, **options)
             return
-        is_running = broker._run(flows.has_processor(queue))
+        is_running = broker.run_flow(flows.has_processor(queue))
         message = administration.due_message(queue, is_running)
 
         def make_due(item: Item) -> Outcome:
-            broker._run(administration.change(broker._core, item, Verb.RETRY, None))
+            broker.run_flow(administration.change(broker.core, item, Verb.RETRY, None))
             return {"success": False, "is_due": True, "is_processor_running": is_running, "message": message}
 
         _change(broker, queue, tasks, make_due)
@@ -127,11 +127,11 @@ def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None
     """
     word = "removed" if final else "dropped"
     with open_queue(queue) as broker:
-        count = broker._run(administration.count_clearable(queue))
+        count = broker.run_flow(administration.count_clearable(queue))
         cleared: list[Settled] = []
         if count and not dry_run:
             bulk_change.confirm(f"clear {queue} and {'remove' if final else 'drop'}", count, yes, final=final)
-            cleared = broker._run(administration.clear(broker._core, queue, count if final else None))
+            cleared = broker.run_flow(administration.clear(broker.core, queue, count if final else None))
     until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
     if as_json():
         undo_until = None if until is None else to_rfc3339(until)
@@ -147,7 +147,7 @@ def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None
 
 
 def _moved(broker: Broker, item: Item, verb: Verb) -> Outcome:
-    status = broker._run(administration.change(broker._core, item, verb, None))
+    status = broker.run_flow(administration.change(broker.core, item, verb, None))
     return {"status": status.value, "message": f"is {status} now"}
 
 

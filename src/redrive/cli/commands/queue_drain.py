@@ -131,9 +131,9 @@ def _remove(
         for status in counts:
             for page in _pages(broker, status, where, older_than):
                 flow = clearance.clear_items(
-                    broker._core, [item.id for item in page], None, is_archived=status == Status.ARCHIVED, final=final
+                    broker.core, [item.id for item in page], None, is_archived=status == Status.ARCHIVED, final=final
                 )
-                results = broker._run(flow)
+                results = broker.run_flow(flow)
                 skipped += Counter(error.code for error in results if isinstance(error, RedriveError))
                 changed += [result for result in results if isinstance(result, Settled)]
                 shown.at(len(changed))

@@ -111,11 +111,11 @@ def _list_anew(broker: Broker, queue: str) -> bool:
     """Let an external queue be listed now. False where it is no external one."""
     from redrive.broker.flows import external_polls
 
-    if broker._run(external_polls.external_queue(queue)) is None:
+    if broker.run_flow(external_polls.external_queue(queue)) is None:
         return False
     workers = [worker.name for worker in broker.workers() if queue in worker.queues]
     if workers:
-        broker._run(external_polls.request(queue))
+        broker.run_flow(external_polls.request(queue))
     if as_json():
         print_json({"queue": queue, "requested": bool(workers), "workers": workers})
     elif workers:

@@ -114,7 +114,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
     """Open, listen, say so, serve."""
-    from redrive.server.auth.authentication import TokenAuthenticator
+    from redrive.server.authentication import TokenAuthenticator
     from redrive.server.http_server import HttpRunner, listen, may_bind
 
     if place.is_server:
@@ -138,7 +138,7 @@ async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
         _log.info(
             "server_started",
             address=address,
-            store=opened[0]._core.store.name,
+            store=opened[0].core.store.name,
             namespaces=namespaces,
             durability=durability.level,
             tokens=has_tokens,
@@ -201,7 +201,7 @@ async def _started(
         if options["work"]:
             raise InvalidInput("--work runs the workers of redrive.toml, and there is none here or above; write one")
         return None
-    if broker._core.store.namespace != place.namespace:
+    if broker.core.store.namespace != place.namespace:
         if options["work"]:
             raise InvalidInput(
                 f"--work runs the workers of {config.file}, which are for namespace '{place.namespace}'; serve that "
@@ -213,7 +213,7 @@ async def _started(
 
     works = config.server.work if options["work"] is None else options["work"]
     running = ConfigRuntime(
-        Broker(broker._core),
+        Broker(broker.core),
         config,
         workers=None if works else (),
         shutdown_timeout=options["shutdown_timeout"],

@@ -13,8 +13,8 @@ from typing import Any
 
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import InvalidName, RedriveError
 from redrive.model.holder import MAX_HOLDERS, ItemHolder, add_lasting
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id_suffix, parse_token

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
-from redrive.contract import SettleCall
-from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, SettleCall, StaleSettings
 from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.feed import FeedKind
