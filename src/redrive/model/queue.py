@@ -19,7 +19,7 @@ from redrive.model.duration import DAY, MAX_DURATION, MINUTE, SECOND, Duration, 
 from redrive.model.failure import Failure
 from redrive.model.feed import DEFAULT_FEED_KINDS, FeedKind
 from redrive.model.gate import Gates
-from redrive.model.limits import MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
+from redrive.model.limits import MAX_COUNT, MAX_PAYLOAD_BYTES, MAX_STORABLE_BYTES, check_address
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.model.retry_policy import RetryPolicy, check_attempts_limit, parse_retry_policy
 from redrive.model.text import format_counts, suggest
@@ -27,7 +27,6 @@ from redrive.model.text import format_counts, suggest
 DEFAULT_ATTEMPTS = 5
 WITH_ITEM: Final = "item"
 """The idempotency_timeout of keys that end with their items."""
-_LARGEST_COUNT = 2**31 - 1
 _MOST_ENTRIES = 1_000
 """Of a list or a table in a setting, which may have no end."""
 _DEFAULT_ROUTE = "default"
@@ -305,7 +304,7 @@ def _positive_duration(name: str, value: Any) -> int:
     return duration
 
 
-def _count(name: str, value: Any, smallest: int, largest: int = _LARGEST_COUNT) -> int:
+def _count(name: str, value: Any, smallest: int, largest: int = MAX_COUNT) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= largest:
         raise InvalidSetting(
             name, f"must be a whole number from {smallest} to {largest:,}, not {short_repr(value, 40)}"

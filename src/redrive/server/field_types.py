@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from redrive.broker.validation import to_instant
-from redrive.clock import Instant
+from redrive.clock import EPOCH, Instant
 from redrive.errors import InvalidDuration, RedriveError, RequestTooLarge
 from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.filter import Filter
+from redrive.model.ids import ID_DIGITS, TOKEN_DIGITS
 from redrive.model.limits import MAX_LABEL_CHARS, MAX_NAME_CHARS
 from redrive.model.retry_policy import RETRY_KEYS
 from redrive.model.search_terms import MAX_QUERY_CHARS
@@ -22,17 +23,15 @@ from redrive.server.request import Request
 
 MAX_TEXT_CHARS = 1_000_000
 """Of an error or a note in a request; far less of it is kept."""
-_ID_DIGITS = 32
-_TOKEN_DIGITS = 48
 
 QueueName: TypeAlias = Annotated[
     str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="The name of a queue.", examples=["emails"])
 ]
 Label: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
-ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=_ID_DIGITS, description="The id of an item.")]
+ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=ID_DIGITS, description="The id of an item.")]
 TokenText: TypeAlias = Annotated[
-    str, msgspec.Meta(max_length=_TOKEN_DIGITS, description="What the lease gave for this item.")
+    str, msgspec.Meta(max_length=TOKEN_DIGITS, description="What the lease gave for this item.")
 ]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="Most that one answer has.")]
@@ -69,8 +68,6 @@ def check_page(request: Request, size: int) -> None:
     if size > request.limits.page:
         raise RequestTooLarge("the limit of the page", request.limits.page)
 
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 InstantInput: TypeAlias = Annotated[
     str,
@@ -126,7 +123,7 @@ def read_instant(what: str, text: str) -> Instant:
 
 def read_datetime(what: str, text: str) -> datetime:
     """The same as a datetime."""
-    return _EPOCH + timedelta(microseconds=read_instant(what, text))
+    return EPOCH + timedelta(microseconds=read_instant(what, text))
 
 
 def read_since(what: str, value: str | float) -> datetime | str | float:

@@ -19,6 +19,7 @@ from redrive.model.ids import make_id, make_token
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_PUT, check_name
 from redrive.model.payload import check_headers
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, TaskItem
 from redrive.task.hooks import Hooks
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
-
-TASK_HEADER = "task"
-"""Names the task of an item."""
 
 
 class TaskPutter(Generic[P, R_co]):
