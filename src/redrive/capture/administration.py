@@ -29,8 +29,6 @@ from redrive.model.state_machine import Verb
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-_MOST = 2**31 - 1
-
 
 def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
     """Return the settings of a capture queue, by the variables of this process and the config file.

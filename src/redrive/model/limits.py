@@ -30,6 +30,8 @@ MAX_LABEL_CHARS = 256
 # One transaction: long enough to spread the cost of a sync, short enough not to keep others waiting.
 MAX_BATCH = 1_000
 # One put of many is one transaction, all or nothing: more would keep others waiting for too long.
+MAX_COUNT = 2**31 - 1
+"""The largest counter, and the largest number in a setting or a filter."""
 MAX_PUT = 10_000
 # Calls of many callers in one transaction: the last one in a burst does not wait for all others.
 MAX_CALLS_PER_COMMIT = 4_096
