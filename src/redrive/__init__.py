@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from redrive.broker.async_api.handle import AsyncQueueHandle
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
+    from redrive.broker.flows.clearance import ClearResult
     from redrive.broker.flows.deliveries import new_item
+    from redrive.broker.flows.edited_redrive import EditedRedrive
     from redrive.broker.flows.export_import import ImportResult
     from redrive.broker.flows.health import Health
     from redrive.broker.flows.moves import PendingMove
@@ -62,6 +64,7 @@ __all__ = [
     "BreakerStatus",
     "Broker",
     "Cause",
+    "ClearResult",
     "Conditions",
     "ConnectOptions",
     "Context",
@@ -70,6 +73,7 @@ __all__ = [
     "DeadReason",
     "Death",
     "Durability",
+    "EditedRedrive",
     "Failure",
     "FeedEntry",
     "FeedKind",
@@ -158,6 +162,8 @@ _HOMES = {
     "Operation": "redrive.model.operation",
     "OperationStatus": "redrive.model.operation",
     "Page": "redrive.contract.queries",
+    "ClearResult": "redrive.broker.flows.clearance",
+    "EditedRedrive": "redrive.broker.flows.edited_redrive",
     "OperationPlan": "redrive.model.operation_plan",
     "Queue": "redrive.model.queue",
     "QueueHandle": "redrive.broker.api.handle",

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
 from redrive.clock import Instant
-from redrive.contract.admin_calls import ApplyRetention, Register, StepOperation
+from redrive.contract.admin_calls import Register, StepOperation
 from redrive.contract.item_calls import NewItem, Put, Settle
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.model.breaker import Breaker
 from redrive.model.duration import MINUTE
 from redrive.model.gate import BREAKER_GATE, Gate

@@ -167,7 +167,7 @@ class RunLog:
 
     def last_pid(self) -> int:
         """Return the process that has begun a run last."""
-        return int(self._all.read_bytes()[-PID_DIGITS:])
+        return int(self._all.read_bytes()[: self.count() * PID_DIGITS][-PID_DIGITS:])
 
     def runs(self, number: int) -> list[Run]:
         """Return the runs of a task. One process makes one run of a task at a time."""

@@ -26,7 +26,7 @@ from tests.sizes import THOROUGH
 from redrive import Broker, Lease, connect
 from redrive.broker import flow
 from redrive.broker.flow import CommitCalls, OnStore
-from redrive.contract.admin_calls import FinishMove, Receive
+from redrive.contract.maintenance_calls import FinishMove, Receive
 from redrive.contract.queries import ListMoves, ListOpenMoves
 from redrive.errors import LeaseLost, RedriveError
 from redrive.stores.relational import moves

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from tests.servers.asgi import Answer, Client, Exchange
 
+from redrive.auth import store_call_authorization
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.contract.admin_calls import Register
 from redrive.contract.item_calls import Leased, LeaseItems, NewItem, Put
@@ -23,8 +24,7 @@ from redrive.model.limits import MIB
 from redrive.server import broker_pool, http_protocol
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.auth import store_call_authorization
-from redrive.server.auth.authentication import NoAuthentication
+from redrive.server.authentication import NoAuthentication
 from redrive.server.http_server import HttpRunner, listen
 from redrive.server.request_limits import Limits
 from redrive.server.routes import store_api
@@ -663,7 +663,7 @@ async def test_payload_of_the_usual_size_may_have_as_many_values_as_fit_in(app: 
 async def test_calls_that_take_long_to_check_let_others_have_their_turn(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_call_authorization, "YIELD_SECONDS", 0.0)
+    monkeypatch.setattr(store_call_authorization, "TURN_SECONDS", 0.0)
     put = Put("jobs", (NewItem(b"1", "application/json"),) * 10)
     committing = asyncio.ensure_future(commit(client, "many", *[put] * 100))
     turns = 0

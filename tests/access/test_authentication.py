@@ -16,8 +16,8 @@ from redrive.auth.principal import TOKENS_NAMESPACE, UNAUTHENTICATED_ADMIN, Role
 from redrive.auth.token_store import NewToken
 from redrive.contract.admin_calls import Register
 from redrive.errors import InvalidInput, Overloaded, StoreUnavailable, Unauthorized
-from redrive.server.auth import authentication as gates
-from redrive.server.auth.authentication import TokenAuthenticator
+from redrive.server import authentication as gates
+from redrive.server.authentication import TokenAuthenticator
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.http_server import may_bind
 from redrive.telemetry.metrics import TOKENS_REFUSED

@@ -15,7 +15,7 @@ from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import TokenAuthenticator
+from redrive.server.authentication import TokenAuthenticator
 
 PASSWORD = "hunter2hunter2"
 PAGES = ("/", "/health", "/health/live", "/health/ready", "/metrics", "/openapi.json")

@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from redrive import Broker, connect, new_item
-from redrive.contract.admin_calls import ApplyRetention
 from redrive.contract.base import ENDED_KEY_RETENTION
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.model.duration import SECOND
 from redrive.testing import FakeClock
 

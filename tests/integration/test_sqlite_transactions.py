@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from redrive import Broker, connect
-from redrive.contract.admin_calls import ApplyRetention
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.contract.queries import GetNextDue, GetOverdue
 from redrive.errors import DiskFull, StoreUnavailable
 from redrive.model.queue import QueueSettings

@@ -10,7 +10,8 @@ from tests.simulation.twins import QUEUES, Twins
 
 from redrive import Dead, DeadReason, Operation, RedriveError, Status
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.admin_calls import ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import CountItems, FindItems, GetItem, GetNextDue, GetQueue, ListGroups, ReadFeed
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND

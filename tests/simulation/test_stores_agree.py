@@ -27,8 +27,8 @@ from tests.sizes import THOROUGH
 
 from redrive import Broker, Dead, DeadReason, Lease, RetryVerdict, Status, new_item
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Receive
 from redrive.contract.item_calls import NewItem, Put, Settle
+from redrive.contract.maintenance_calls import Receive
 from redrive.contract.queries import GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, ListOperations, ReadFeed
 from redrive.model.breaker import Breaker
 from redrive.model.duration import SECOND

@@ -14,8 +14,8 @@ import pytest
 from redrive import AsyncBroker, Broker, Status, connect, new_item
 from redrive.broker import committer as committer_module
 from redrive.contract import Call
-from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import LeaseItems, Put
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS

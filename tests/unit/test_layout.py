@@ -43,6 +43,7 @@ SIZES = {
     "config/discovery.py": "one function, which three places call",
     "contract/base.py": "what all calls and queries share",
     "errors.py": "the tree of errors on one page",
+    "server/route.py": "what the table of routes consists of",
     "stores/interruption.py": "one rule, for two backends",
     "worker/prefetch.py": "a term that users search for",
 }

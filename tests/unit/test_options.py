@@ -1,4 +1,4 @@
-"""Options are declared once: whoever takes them by name takes the same ones, and each has a text."""
+"""Options are declared once: all methods that take them by name take the same ones, and each has a text."""
 
 from __future__ import annotations
 

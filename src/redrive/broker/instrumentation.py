@@ -166,7 +166,7 @@ def _count_ending(
     *,
     was_dead: bool = False,
 ) -> None:
-    if outcome_kind is OutcomeKind.FAILED:
+    if outcome_kind.is_failure:
         error_class = "" if failure is None else str(failure.error_class)
         metrics.counts(names.FAILED)[queue, error_class] += 1
         if result.dead_reason is None:

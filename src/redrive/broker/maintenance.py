@@ -17,9 +17,10 @@ from redrive.broker.flows import breakers, moves, operations
 from redrive.broker.flows.canaries import watch
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.admin_calls import ApplyRetention, Expire, Promote, SetOperation
+from redrive.contract.admin_calls import SetOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Settle, StaleSettings
+from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
 from redrive.contract.queries import GetNextDue, GetOverdue, ListOpenMoves, ListOperations, Overdue
 from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND

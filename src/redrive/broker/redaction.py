@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from redrive.broker.flow import Flow, run_query
+from redrive.broker.flow import Flow, ReadQuery
 from redrive.contract.queries import AuditEntry, GetQueue, ListQueues
 from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, short_repr
 from redrive.model.failure import Failure
@@ -126,7 +126,7 @@ def redaction_for(core: Core, queues: Iterable[str | None] | None) -> Flow[Redac
     if not core.redaction.takes_rules:
         return core.redaction
     if queues is None:
-        return core.redaction.knowing(rules_of((yield from run_query(ListQueues()))))
+        return core.redaction.knowing(rules_of((yield ReadQuery(ListQueues(), is_internal=True))))
     names = {name for name in queues if name is not None and not is_remote(name)}
     found = yield from (_all_queues(names) if len(names) > MAX_QUEUES_ONE_BY_ONE else _each_queue(core, names))
     return core.redaction.knowing(rules_of(found))
@@ -138,16 +138,16 @@ def rules_of(queues: Iterable[Queue]) -> dict[str, RedactRules]:
 
 
 def _all_queues(names: set[str]) -> Flow[list[Queue]]:
-    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
+    queues: tuple[Queue, ...] = yield ReadQuery(ListQueues(), is_internal=True)
     return [queue for queue in queues if queue.name in names]
 
 
 def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
-    """Those that are there, and that the caller may see."""
+    """Those that are there; of a server, those that its token lets the program see."""
     queues = []
     for name in sorted(names):
         with contextlib.suppress(QueueNotFound, Forbidden):
-            queues.append(core.cache_queue((yield from run_query(GetQueue(name)))))
+            queues.append(core.cache_queue((yield ReadQuery(GetQueue(name), is_internal=True))))
     return queues
 
 

@@ -15,11 +15,11 @@ from redrive.connect import connect_async
 from redrive.model.limits import DEFAULT_URL
 from redrive.model.options import BrokerOptions
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import Authenticator, TokenAuthenticator
+from redrive.server.authentication import Authenticator, TokenAuthenticator
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.host_check import AllowedHosts
 from redrive.server.request_limits import Limits
-from redrive.server.routes import all_routes, store_api
+from redrive.server.routes import ROUTES, store_api
 from redrive.server.routes.system import PAGES
 
 
@@ -50,7 +50,7 @@ def application(
     brokers = BrokerPool(open_one)
     return Server(
         brokers,
-        (*all_routes(brokers), *store_api.routes()),
+        (*ROUTES, *store_api.routes()),
         access or TokenAuthenticator(brokers),
         limits,
         pages=PAGES,

@@ -14,6 +14,7 @@ import msgspec
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
+from redrive.broker.flow import run_query
 from redrive.broker.flows.inspection import query, wait_beyond
 from redrive.contract.queries import FeedPage, GetItem, ReadFeed
 from redrive.errors import ItemNotFound, RedriveError
@@ -30,14 +31,19 @@ _following: dict[Core, _Followers] = {}
 """Where somebody waits."""
 
 
-async def wait_for_feed(broker: AsyncBroker, after: int, seconds: float, **wanted: Any) -> FeedPage:
-    """What happens next behind a number, of what is wanted; an empty page when the time is over."""
+async def wait_for_feed(
+    broker: AsyncBroker, unbound: AsyncBroker, after: int, seconds: float, **wanted: Any
+) -> FeedPage:
+    """What happens next behind a number, of what is wanted; an empty page when the time is over.
+
+    All callers of a namespace wait together, by `unbound`; each reads by its own broker.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     asked = query(after=after, **wanted)
     while True:
         ids = await _ids(broker, asked.id)
-        with _listening(broker, asked, ids) as told:
+        with _listening(unbound, asked, ids) as told:
             page = await broker.feed(after=asked.after, **wanted)  # also what came before it listened
             if page.entries or (not page.more and loop.time() >= end):
                 return page
@@ -53,7 +59,7 @@ async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
     if id is None:
         return ()
     try:
-        item: Item = await asyncio.get_running_loop().run_in_executor(None, broker.core.read, GetItem(id))
+        item: Item = await broker.run_flow(run_query(GetItem(id)))
     except ItemNotFound:
         return {id}
     return {id, item.id}

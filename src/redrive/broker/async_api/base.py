@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from redrive.broker.core import Core
@@ -11,6 +11,7 @@ from redrive.broker.flow import (
     CommitCalls,
     Effect,
     Flow,
+    GiveTurn,
     OnStore,
     ReadQuery,
     TimedCommit,
@@ -21,6 +22,7 @@ from redrive.broker.flow import (
 )
 from redrive.contract import Call, Query
 from redrive.errors import RedriveError
+from redrive.store import Commit
 
 _T = TypeVar("_T")
 _Given = TypeVarTuple("_Given")
@@ -151,19 +153,30 @@ class AsyncBrokerBase:
             self.core.committer.return_unclaimed_leases(future)
             raise
 
+    async def _commit_together(self, calls: Sequence[Call]) -> Commit:
+        """The same for several calls, in one transaction."""
+        if self._ahead:
+            await self._answered()
+        future = self.core.committer.submit_many(calls)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.core.committer.return_unclaimed_leases(future)
+            raise
+
     async def _take(self, step: Effect) -> Any:
         match step:
             case CommitCalls(calls):
-                return await asyncio.gather(*map(self._commit, calls))
+                return (await self._commit_together(calls)).results
             case TimedCommit(call):
-                if self._ahead:
-                    await self._answered()
-                return await self.core.committer.submit_many((call,))
+                return await self._commit_together((call,))
             case ReadQuery(query):
                 return await self._in_thread(self.core.read, query)
             case WaitForQueue():
                 return await self.core.notify.wait_async(step)
             case OnStore():
                 return await self._in_thread(perform_effect, self.core, step)
+            case GiveTurn():
+                return await asyncio.sleep(0)
             case _:
                 raise AssertionError(step)

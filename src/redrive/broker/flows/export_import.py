@@ -15,7 +15,7 @@ from redrive.broker.flows.deliveries import check_overrides
 from redrive.broker.flows.inspection import build_filter, check_cursor
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer
-from redrive.contract.admin_calls import Import
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import FindItems, Page
 from redrive.contract.replies import check_reply_address
 from redrive.errors import InvalidInput, RedriveError, short_repr

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from redrive.broker.flow import Flow, WaitForQueue, commit_call, run_query
+from redrive.broker.flow import Flow, commit_call, run_query, wait_until
 from redrive.broker.flows.canaries import watch
 from redrive.broker.flows.inspection import build_filter, count_all, parse_choice
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.registrations import workers
 from redrive.broker.flows.stale_settings import judge_until_current
 from redrive.broker.redaction import redaction_for, rules_of
-from redrive.broker.validation import check_integer, check_note
+from redrive.broker.validation import check_integer, check_note, check_progress
 from redrive.clock import Instant
 from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
 from redrive.contract.base import MAINTENANCE_BATCH
@@ -223,8 +223,7 @@ def run_operation(
     """Make its steps here, until there is nothing more to do for now."""
     id = _checked(id)
     check_integer("at_once", at_once, 1, MAINTENANCE_BATCH)
-    if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress is a function that is called with the operation, not {short_repr(progress, 60)}")
+    check_progress(progress)
     end = None if wait is None else Instant(core.clock.now() + parse_duration(wait, "wait"))
     while True:
         operation: Operation = yield from run_query(GetOperation(id))
@@ -237,9 +236,7 @@ def run_operation(
         if watching or operation.next_at > now:
             longest = Instant(now + LONGEST_WAIT)
             until = longest if watching else min(operation.next_at, longest)
-            waiting_for = f"operation {id}"  # no queue can have this name
-            ticket = core.notify.sequence(waiting_for)
-            yield WaitForQueue(waiting_for, ticket, until if end is None else min(until, end), None)
+            yield from wait_until(core, until if end is None else min(until, end))
             continue
         operation = yield from step(core, operation, at_once)
         if progress is not None:
@@ -308,7 +305,7 @@ def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
     """Which of these items are dead letters: all where that was asked for, else those that the store finds."""
     if where.status is Status.DEAD or not items:
         return {item.id for item in items}
-    asked = Filter(status=Status.DEAD, ids=tuple(item.id for item in items))
+    asked = Filter(queue=where.queue, status=Status.DEAD, ids=tuple(item.id for item in items))
     found: set[str] = set()
     cursor = None
     while True:

@@ -32,6 +32,7 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations, ListStats
 from redrive.errors import (
+    Forbidden,
     InvalidInput,
     InvalidSetting,
     QueueExists,
@@ -219,14 +220,19 @@ def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
 
 
 def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
-    """Create a queue if it does not exist. One that exists keeps its settings."""
+    """Create a queue if it does not exist. One that exists keeps its settings.
+
+    Raises QueueNotFound if the caller may not create it.
+    """
     try:
         yield from core.queue(name)
-    except QueueNotFound:
+    except QueueNotFound as missing:
         try:
             core.cache_queue((yield from create(core, name, settings)))
         except QueueExists:  # another process was faster
             yield from get(core, name)
+        except Forbidden:
+            raise missing from None
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:

@@ -103,8 +103,7 @@ def _by_item_id(
         id = item_id(broker, typed, queue)
     except (ItemNotFound, InvalidName) as problem:
         raise problem if hasattr(problem, "candidates") else error from None
-    flow = administration.get_item(broker.core, queue, id, by_task_id=False, redacted=redacted)
-    return broker.run_flow(flow)
+    return broker.run_flow(administration.get_item(broker.core, queue, id, redacted=redacted))
 
 
 @command("status")

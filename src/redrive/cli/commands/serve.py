@@ -114,7 +114,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
     """Open, listen, say so, serve."""
-    from redrive.server.auth.authentication import TokenAuthenticator
+    from redrive.server.authentication import TokenAuthenticator
     from redrive.server.http_server import HttpRunner, listen, may_bind
 
     if place.is_server:

@@ -10,16 +10,14 @@ from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import NewItem, Put
-from redrive.errors import InvalidInput, RedriveError
+from redrive.contract.maintenance_calls import Import
+from redrive.errors import InvalidInput
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Item, Receipt, Status
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.options import Priority
 from redrive.model.payload import JSON, check_json
-from redrive.server.auth.store_call_authorization import authorize_calls
-from redrive.server.broker_pool import commit, commit_one
 from redrive.server.field_types import (
     ITEM,
     Actor,
@@ -36,7 +34,7 @@ from redrive.server.field_types import (
     read_instant,
 )
 from redrive.server.request import Request
-from redrive.server.route import Route, one_queue
+from redrive.server.route import Route
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, bytes_of
 
 
@@ -77,7 +75,7 @@ async def produce(request: Request, call: ProduceCall) -> Produced:
     """Put items, all or none."""
     check_batch(request, len(call.items))
     put = Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
-    return Produced(await commit_one(request.broker, put))
+    return Produced(await request.broker.submit(put))
 
 
 def _is_plain(item: ProducedItem) -> bool:
@@ -125,7 +123,6 @@ ROUTES = (
         request_type=ProduceCall,
         response_type=Produced,
         permission=Permission.PUT,
-        queues=one_queue,
         handler=produce,
         example={"queue": "emails", "items": [{"payload": {"to": "ann@example.com"}, "kind": "welcome"}]},
     ),
@@ -188,14 +185,7 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
     else:
         now = request.broker.core.clock.now()
         items = tuple(each(call.items, lambda item: _item(item, call.queue, now)))
-    actor = request.broker.core.actor(request.actor(call.actor))
-    (authorized,) = await authorize_calls(request, (Import(call.queue, items, actor),))
-    if isinstance(authorized, RedriveError):
-        raise authorized
-    (result,) = await commit(request.broker, (authorized,))
-    if isinstance(result, Exception):
-        raise result
-    return Imported(result)
+    return Imported(await request.broker.submit(Import(call.queue, items, request.broker.core.actor(call.actor))))
 
 
 def _item(given: ImportedItem, queue: str, now: Instant) -> Item:
@@ -229,7 +219,6 @@ IMPORT_ROUTES = (
         request_type=ImportCall,
         response_type=Imported,
         permission=Permission.MANAGE,
-        queues=one_queue,
         handler=import_items,
         example={
             "queue": "emails",

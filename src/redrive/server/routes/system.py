@@ -15,7 +15,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flows.health import Health
 from redrive.contract.queries import ListRegistrations
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.text import pluralize
 from redrive.server.asgi import Page, Server
 from redrive.server.openapi import encoded
@@ -137,7 +137,8 @@ async def metrics(server: Server, headers: Headers) -> Response:
 
 def _check_look(server: Server, principal: Principal) -> None:
     for name in _brokers(server):
-        principal.check(Permission.READ, name)
+        if not principal.may(Permission.READ, name):
+            raise Forbidden(Permission.READ, name)
 
 
 def _brokers(server: Server) -> dict[str, AsyncBroker]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from redrive import Broker, Item
-from redrive.contract.admin_calls import ApplyRetention
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.errors import (
     ItemActive,
     QueueFull,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from redrive.contract.admin_calls import CloseMove, FinishMove, Receive, SetSourceQueue
+from redrive.contract.admin_calls import SetSourceQueue
+from redrive.contract.maintenance_calls import CloseMove, FinishMove, Receive
 from redrive.contract.queries import ListMoves
 from redrive.errors import InvalidSetting, QueueFull, QueueInUse, WrongStatus
 from redrive.testing.conformance.actions import Boom, kill, take, take_all, values

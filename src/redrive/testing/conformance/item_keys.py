@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
-from redrive.contract.admin_calls import FinishMove
 from redrive.contract.base import ENDED_KEY_RETENTION
 from redrive.contract.item_calls import Complete, NewItem, Put
+from redrive.contract.maintenance_calls import FinishMove
 from redrive.errors import IdempotencyConflict, InvalidInput, InvalidSetting, ItemMoving, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.contract.admin_calls import FinishMove
 from redrive.contract.item_calls import Complete, NewItem, Put
+from redrive.contract.maintenance_calls import FinishMove
 from redrive.errors import IdempotencyConflict, InvalidInput, ItemMoving, ItemNotFound, QueueFull
 from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId

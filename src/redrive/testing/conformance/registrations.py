@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    AuditNote,
-    CreateQueue,
-    Register,
-    Registration,
-    Unregister,
-    VersionConflict,
-)
+from redrive.contract.admin_calls import AuditNote, CreateQueue, Register, Registration, Unregister, VersionConflict
 from redrive.contract.item_calls import LeaseItems, Put
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.contract.queries import ListAudit, ListRegistrations
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, QueueNotFound, RedriveError
 from redrive.model.duration import SECOND

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from redrive import Broker
-from redrive.contract.admin_calls import Expire, Import, ManualChange, ManualTarget, StartOperation, StepOperation
+from redrive.contract.admin_calls import ManualChange, ManualTarget, StartOperation, StepOperation
 from redrive.contract.item_calls import Complete, NewItem, Put, Reply, Settle
+from redrive.contract.maintenance_calls import Expire, Import
 from redrive.contract.queries import GetResult
 from redrive.contract.replies import MAX_ERROR_CHARS, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.errors import InvalidInput, InvalidName, LeaseLost, QueueFull, QueueNotFound, WrongQueue

@@ -13,8 +13,9 @@ import pytest
 from redrive import Broker
 from redrive.connect import connect, connect_async
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import CreateQueue, ManualChange, ManualTarget, Receive
+from redrive.contract.admin_calls import CreateQueue, ManualChange, ManualTarget
 from redrive.contract.item_calls import Leased, LeaseItems, NewItem, Put, Settle
+from redrive.contract.maintenance_calls import Receive
 from redrive.contract.queries import GetItem, GetQueue, GetStats, ListMoves, ListOpenMoves
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId

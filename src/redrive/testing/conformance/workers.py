@@ -179,7 +179,7 @@ def only(broker: Broker, queue: str = "jobs") -> Item:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds, which a thread of the worker sees to."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
