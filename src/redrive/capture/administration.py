@@ -13,6 +13,7 @@ from redrive.broker.flows import clearance, manual_changes
 from redrive.broker.flows import queues as queue_flows
 from redrive.broker.flows.clearance import ClearResult
 from redrive.broker.redaction import queues_of, redaction_for
+from redrive.broker.validation import check_integer
 from redrive.capture import flows
 from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import TaskNotFoundError
@@ -20,9 +21,10 @@ from redrive.capture.capture_settings import CaptureSettings, read_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
 from redrive.contract.queries import GetItem, GetStats
-from redrive.errors import Forbidden, InvalidInput, ItemNotFound
+from redrive.errors import ConfirmationMismatch, Forbidden, InvalidInput, ItemNotFound
 from redrive.model.ids import check_id
 from redrive.model.item import Item, Settled, Status
+from redrive.model.limits import MAX_COUNT
 from redrive.model.queue import QueueStats
 from redrive.model.state_machine import Verb
 
@@ -97,11 +99,13 @@ def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None)
 
     Raises ConfirmationMismatch if they are not as many.
     """
-    statuses, is_final = (Status.PENDING, Status.FAILED, Status.DEAD), confirm is not None
-    flow = clearance.clear_queue(
-        core, queue, statuses, final=is_final, confirm=confirm, actor=actor, named="capture queue"
-    )
-    return (yield from flow)
+    if confirm is not None:
+        check_integer("confirm", confirm, 0, MAX_COUNT)
+        count = yield from count_clearable(queue)  # without dead letters that are being retried now
+        if confirm != count:
+            raise ConfirmationMismatch(f"clearing capture queue '{queue}'", confirm, count)
+    statuses = (Status.PENDING, Status.FAILED, Status.DEAD)
+    return (yield from clearance.clear_queue(core, queue, statuses, final=confirm is not None, actor=actor))
 
 
 def due_message(queue: str, is_running: bool) -> str:
