@@ -39,7 +39,8 @@ from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.gate import lease_limit
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Item, Status
-from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings, validate_settings
+from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue_options import parse_settings, validate_settings
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.drain import memory_broker

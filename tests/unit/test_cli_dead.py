@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -275,12 +276,13 @@ def test_canaries_of_an_edit_stop_the_rest_where_they_do_not_complete(cli: Cli) 
 def test_how_canaries_of_an_edit_end_decides(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, dies: bool, code: int, changed: int
 ) -> None:
-    def work(seconds: float) -> None:
+    def work(core: Any, until: int) -> Iterator[Any]:
+        yield from ()
         with cli.broker() as broker:
             for lease in broker.lease("mails", 10):
                 broker.fail(lease, "again") if dies else broker.complete(lease)
 
-    monkeypatch.setattr("redrive.cli.commands.dead_redrive.sleep", work)
+    monkeypatch.setattr("redrive.broker.flows.edited_redrive.wait_until", work)
     chosen = ("dead", "redrive", "-q", "mails", "--edit", '{"to": "x"}', "--yes", "20", "--canary", "2")
     assert cli.json(*chosen, exits=code)["changed"] == changed
 

@@ -141,7 +141,6 @@ class Core:
         expired: bool = False,
         delay: int = 0,
         dead_reason: DeadReason | None = None,
-        is_counted: bool = True,
     ) -> Verdict:
         """Judge by the settings of a queue, with this program's delay functions and a fresh jitter.
 
@@ -150,7 +149,7 @@ class Core:
         verdict = judge(
             queue.settings,
             outcome_kind,
-            count_outcome(counters, outcome_kind, is_counted=is_counted),
+            count_outcome(counters, outcome_kind),
             failure=failure,
             overrides=overrides,
             expired=expired,
@@ -159,7 +158,7 @@ class Core:
             backoffs=self._backoffs,
             dead_reason=dead_reason,
         )
-        return held_verdict(queue, verdict, failure) if outcome_kind is OutcomeKind.FAILED else verdict
+        return held_verdict(queue, verdict, failure) if outcome_kind.is_failure else verdict
 
     def judge_delivery(
         self,
@@ -169,7 +168,6 @@ class Core:
         *,
         failure: Failure | None = None,
         delay: int = 0,
-        is_counted: bool = True,
     ) -> Verdict:
         """Judge how a delivery of an item ended, or what a person makes of an item that is not leased."""
         return self.judge(
@@ -181,7 +179,6 @@ class Core:
             expired=item.expire_deadline is not None and item.expire_deadline <= self.clock.now(),
             delay=delay,
             dead_reason=item.dead_reason,
-            is_counted=is_counted,
         )
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:

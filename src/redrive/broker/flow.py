@@ -16,7 +16,10 @@ from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.base import StoreCall, StoreQuery
+from redrive.contract.queries import GetItems
 from redrive.errors import RedriveError
+from redrive.model.ids import ItemId
+from redrive.model.item import Item
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -99,6 +102,20 @@ def run_query(query: StoreQuery[_T]) -> Flow[_T]:
     """Answer one query."""
     answer: _T = yield ReadQuery(query)  # type: ignore[arg-type]  # as above
     return answer
+
+
+def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
+    """Read items with as few queries as their size allows."""
+    found: list[Item | None] = []
+    while len(found) < len(ids):
+        found += yield from run_query(GetItems(tuple(ids[len(found) :])))
+    return found
+
+
+def wait_until(core: Core, until: Instant) -> Flow[None]:
+    """Wait until an instant. It may end earlier, as after a commit of another process."""
+    name = "# time"  # no queue can have this name
+    yield WaitForQueue(name, core.notify.sequence(name), until, None)
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
 from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.queue import Queue
-from redrive.model.redact import Kind, Redact, Redactor, mask_value, redactor_by
+from redrive.model.redact import Kind, Redact, RedactOption, Redactor, mask_value, redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.telemetry import events
 
@@ -37,10 +37,6 @@ _log = events.logger("redrive.redaction")
 _T = TypeVar("_T", bound=msgspec.Struct)
 _replace = msgspec.structs.replace
 _NO_LIMIT = 2**63
-
-
-RedactOption: TypeAlias = Redact | Mapping[str, Any] | RedactRules | Literal[False] | None
-"""What `connect(redact=…)` takes."""
 
 
 class Redaction:

@@ -88,6 +88,11 @@ Outcome = Completed | Failed | Released | Returned | Buried | Lost
 """How a delivery ended."""
 
 
+def outcome_name(end: Outcome) -> str:
+    """The word for it: that of an `OutcomeKind`, or "completed"."""
+    return type(end).__name__.lower()
+
+
 class SettledAndLeased(msgspec.Struct, frozen=True):
     """What came of one exchange."""
 

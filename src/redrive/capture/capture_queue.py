@@ -322,7 +322,7 @@ class CaptureQueue:
 
     def clear(self, confirm: int | None) -> Flow[int]:
         """Drop all tasks that wait or are exhausted, or remove them permanently. Returns how many."""
-        count = len((yield from administration.clear(self.core, self.name, confirm)))
+        count = (yield from administration.clear(self.core, self.name, confirm)).cleared
         self.monitor.cleared(count, is_final=confirm is not None)
         return count
 

@@ -36,7 +36,8 @@ from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import ListQueues
 from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
 from redrive.model.dead_queue import check_dead_queues, local_dead_queues, remote_dead_queues
-from redrive.model.queue import Queue, QueueSettings, parse_settings
+from redrive.model.queue import Queue, QueueSettings
+from redrive.model.queue_options import parse_settings
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

@@ -254,8 +254,8 @@ class Settle(TokenCall[Settled | StaleSettings], frozen=True):
 
     Counts one failure (FAILED) or one loss (LOST). RETURNED is an uncounted release: attempts is decremented, never
     below 0, and no failure is counted, although history and feed have the one that comes along; it never brings Dead.
-    A failure that is not `is_counted` is in the history and the totals of the queue, and the item has as many failures
-    as before: a run beyond those of its retry policy.
+    EXTRA_FAILED is a failure in the history, the feed and the totals of the queue, but the item has as many failures as
+    before: a run beyond those of its retry policy.
     RetryVerdict(failed): failed until now + delay. RetryVerdict(pending): pending at the end of the queue from now +
     delay. Either is held by the names in `held_by` from then on, as by Hold(lasting). Dead: a death record is written;
     the item moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and
@@ -281,7 +281,6 @@ class Settle(TokenCall[Settled | StaleSettings], frozen=True):
     note: str | None = None
     worker_is_gone: bool = False
     close_until: Instant | None = None
-    is_counted: bool = True
 
     @property
     def runs_beside_others(self) -> bool:

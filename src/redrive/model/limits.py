@@ -30,6 +30,8 @@ MAX_LABEL_CHARS = 256
 # One transaction: long enough to spread the cost of a sync, short enough not to keep others waiting.
 MAX_BATCH = 1_000
 # One put of many is one transaction, all or nothing: more would keep others waiting for too long.
+MAX_COUNT = 2**31 - 1
+"""The largest counter, and the largest number in a setting or a filter."""
 MAX_PUT = 10_000
 # Calls of many callers in one transaction: the last one in a burst does not wait for all others.
 MAX_CALLS_PER_COMMIT = 4_096
@@ -41,6 +43,8 @@ MAX_INSTANT = 2**53 - 1
 # How it began and how it goes now are what people read; the rest is only counted.
 HISTORY_FIRST = 5
 HISTORY_LAST = 45
+# What every store keeps in four bytes.
+MAX_COUNT = 2**31 - 1
 # One digit orders the same as text and as a number.
 MIN_PRIORITY = 0
 MAX_PRIORITY = 9

@@ -10,10 +10,10 @@ import msgspec
 
 from redrive import __version__
 from redrive.model.limits import MAX_NAME_CHARS
+from redrive.server.field_types import SCHEMA_REFERENCE
 from redrive.server.route import Route
 from redrive.wire.error_codec import ErrorBody
 
-_REFS = "#/components/schemas/{name}"
 _ERRORS = {
     400: "The call itself is wrong. Nothing was changed.",
     401: "There is no token, or one that is unknown, expired or revoked.",
@@ -48,7 +48,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     """The document of these routes. Those that take no JSON are not in it."""
     described = [route for route in routes if route.request_type is not None]
     kinds = [kind for route in described for kind in (route.request_type, route.response_type)]
-    schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_REFS)
+    schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=SCHEMA_REFERENCE)
     for schema in components.values():
         if "description" in schema:
             schema["description"] = _one_line(schema["description"])

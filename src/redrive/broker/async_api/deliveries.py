@@ -6,63 +6,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, settle
 from redrive.clock import Instant
 from redrive.contract.item_calls import Put
 from redrive.errors import RedriveError
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import KeptResult, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
-from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.options import ItemOptions
 from redrive.model.retry_policy import RetryInput
 
 
 class AsyncDeliveryMethods(AsyncBrokerBase):
     """What programs and workers do all day."""
 
-    async def put(
-        self,
-        queue: str,
-        value: Any,
-        *,
-        delay: DurationInput = 0,
-        enqueue_at: datetime | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        expire_timeout: DurationInput | None = None,
-        headers: Mapping[str, str] | None = None,
-        idempotency_key: str | None = None,
-        content_type: str | None = None,
-        held_by: str | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        retry: RetryInput | None = None,
-        transaction: Any = None,
-    ) -> Receipt:
+    @lists_options(ItemOptions)
+    async def put(self, queue: str, value: Any, *, transaction: Any = None, **options: Unpack[ItemOptions]) -> Receipt:
         """Put one item. Bytes are stored as they are; any other value as JSON.
 
         `transaction` is a connection of yours to the same database with a transaction open: the item then exists if and
-        only if that transaction commits. The options are those of `new_item`.
+        only if that transaction commits.
         """
-        item = deliveries.new_item(
-            value,
-            delay=delay,
-            enqueue_at=enqueue_at,
-            priority=priority,
-            expire_timeout=expire_timeout,
-            headers=headers,
-            idempotency_key=idempotency_key,
-            content_type=content_type,
-            held_by=held_by,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            retry=retry,
-        )
+        item = deliveries.new_item(value, **options)
         put = Put(deliveries.queue_name(queue), (item,))
         if transaction is not None:
             return self.core.put_in_transaction(transaction, put)[0]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from typing import Any
+from typing import Unpack
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, registrations
 from redrive.broker.flows.inspection import FeedCursor
 from redrive.broker.flows.moves import PendingMove
 from redrive.contract.queries import AuditEntry, FeedPage, Page
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
 from redrive.model.group import Group
 from redrive.model.item import Item
+from redrive.model.options import Conditions
 from redrive.model.worker_info import WorkerInfo
 
 
@@ -40,6 +42,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """
         return await self.run_flow_in_thread(deliveries.find_by_key(self.core, queue, keys, redacted))
 
+    @lists_options(Conditions)
     async def find(
         self,
         where: Filter | None = None,
@@ -48,7 +51,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         limit: int = 50,
         cursor: str | None = None,
         redacted: bool = True,
-        **conditions: Any,
+        **conditions: Unpack[Conditions],
     ) -> Page:
         """A page of items that match: a `Filter`, or its fields as conditions, as in `find(queue="jobs", since="1h")`.
 
@@ -59,7 +62,8 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         flow = inspection.find(self.core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted)
         return await self.run_flow_in_thread(flow)
 
-    async def count(self, where: Filter | None = None, **conditions: Any) -> int:
+    @lists_options(Conditions)
+    async def count(self, where: Filter | None = None, **conditions: Unpack[Conditions]) -> int:
         """How many items match, as `find` would find them."""
         return await self.run_flow(inspection.count(self.core, where, conditions))
 
@@ -107,13 +111,14 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
         return await self.run_flow_in_thread(inspection.audit(self.core, limit, before))
 
+    @lists_options(Conditions)
     def export(
         self,
         where: Filter | None = None,
         *,
         cursor: str | None = None,
         redacted: bool = True,
-        **conditions: Any,
+        **conditions: Unpack[Conditions],
     ) -> AsyncIterator[bytes]:
         """Items that match, as lines of JSON (docs/reference/export-format.md), as many as there are and few at a time.
 

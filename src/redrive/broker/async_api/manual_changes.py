@@ -13,9 +13,11 @@ from types import EllipsisType
 from typing import Any, overload
 
 from redrive.broker.async_api.base import AsyncBrokerBase
-from redrive.broker.flows import export_import, manual_changes
+from redrive.broker.flows import edited_redrive, export_import, manual_changes
+from redrive.broker.flows.edited_redrive import EditedRedrive
 from redrive.broker.flows.manual_changes import Edit
 from redrive.errors import RedriveError
+from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
 from redrive.model.state_machine import Verb
@@ -84,6 +86,44 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         return await self.run_flow(
             manual_changes.redrive(self.core, ids, to=to, edits=edits, actor=actor, force=force, note=note)
         )
+
+    async def redrive_edited(
+        self,
+        ids: Sequence[str],
+        *,
+        edit: Edit | None = None,
+        edit_headers: Edit | None = None,
+        to: str | None = None,
+        rate: float | None = None,
+        canary: int = 0,
+        canary_success_ratio: float = 1.0,
+        wait: DurationInput = "1d",
+        actor: str | None = None,
+        force: bool = False,
+        note: str | None = None,
+        progress: Callable[[EditedRedrive], object] | None = None,
+    ) -> EditedRedrive:
+        """Edit and redrive any number of dead letters, batch by batch, in this process. `edit` as in `redrive`.
+
+        rate: most items per second. canary: how many are redriven first; the rest follows once
+        `canary_success_ratio` of these have completed, and stays dead if that takes longer than `wait`.
+        progress: called after each batch.
+        """
+        flow = edited_redrive.redrive_edited(
+            self.core,
+            ids,
+            manual_changes.Edits(edit=edit, edit_headers=edit_headers),
+            to=to,
+            rate=rate,
+            canary=canary,
+            canary_success_ratio=canary_success_ratio,
+            wait=wait,
+            actor=actor,
+            force=force,
+            note=note,
+            progress=progress,
+        )
+        return await self.run_flow(flow)
 
     @overload
     async def undo(self, ids: str, *, actor: str | None = None) -> Settled: ...

@@ -3,64 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import operations
 from redrive.broker.flows.operations import BATCH_SIZE
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
+from redrive.model.options import Conditions, StartOptions
 
 
 class AsyncOperationMethods(AsyncBrokerBase):
     """Change many items at once, and see how that goes."""
 
+    @lists_options(StartOptions)
     async def start_operation(
-        self,
-        verb: str,
-        where: Filter | None = None,
-        *,
-        to: str | None = None,
-        rate: float | None = None,
-        canary: int = 0,
-        canary_success_ratio: float = 1.0,
-        confirm: int | None = None,
-        note: str | None = None,
-        actor: str | None = None,
-        paused: bool = False,
-        **conditions: Any,
+        self, verb: str, where: Filter | None = None, **options: Unpack[StartOptions]
     ) -> Operation:
         """Change all items that match now: retry, redrive, undo, move, bury, archive, restore or purge them.
 
         The filter or the conditions are those of `find`; without a status, the one that the verb is for. The operation
         lives in the store: the maintenance of any broker drives it, and it goes on after a crash.
-
-        to: the queue that items go to (redrive, move). rate: most items per second.
-        canary: how many are brought back first; the rest follows once `canary_success_ratio` of these have completed.
-        confirm: for purge, the number of items that you mean. paused: wait for `resume_operation`.
         """
-        flow = operations.start_operation(
-            self.core,
-            verb,
-            where,
-            conditions,
-            to=to,
-            rate=rate,
-            canary=canary,
-            canary_success_ratio=canary_success_ratio,
-            confirm=confirm,
-            note=note,
-            actor=actor,
-            paused=paused,
-        )
-        return await self.run_flow(flow)
+        return await self.run_flow(operations.start_operation(self.core, verb, where, **options))
 
+    @lists_options(Conditions)
     async def plan_operation(
-        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Any
+        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Unpack[Conditions]
     ) -> OperationPlan:
-        """What `start` would do, item by item, without doing it."""
+        """What `start_operation` would do, item by item, without doing it."""
         return await self.run_flow(operations.plan_operation(self.core, verb, where, conditions, to))
 
     async def get_operation(self, id: str) -> Operation:

@@ -35,7 +35,7 @@ from redrive.model.filter import MAX_IDS, Filter, Order
 from redrive.model.group import Group
 from redrive.model.ids import MAX_NUMBER, ItemId, check_id, ids_of
 from redrive.model.item import Item, Status
-from redrive.model.limits import MAX_BATCH, check_instant, check_label, check_name, text_problem
+from redrive.model.limits import MAX_BATCH, MAX_COUNT, check_instant, check_label, check_name, text_problem
 from redrive.model.payload import check_headers
 from redrive.model.search_terms import MAX_QUERY_CHARS, parse_query
 from redrive.model.text import suggest
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 MAX_REFILLS = 10
 """How often a page that came short, because many items were looked at and few matched, is filled up."""
 _ANY = "any"
-_LARGEST_COUNT = 2**31 - 1
 # A number of seconds that is larger was not meant as how long ago: it is the time since 1970.
 _LONGEST_AGO = 30 * 365 * 86_400
 # What conditions are called in other programs.
@@ -203,7 +202,7 @@ def _queue(name: str, value: Any, now: Instant) -> str:
 
 
 def _least(name: str, value: Any, now: Instant) -> int:
-    check_integer(name, value, 0, _LARGEST_COUNT)
+    check_integer(name, value, 0, MAX_COUNT)
     number: int = value
     return number
 

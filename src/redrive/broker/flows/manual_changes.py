@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Flow, commit_call, raise_if_refused, run_query
-from redrive.broker.flows.deliveries import read_items
+from redrive.broker.flow import Flow, commit_call, raise_if_refused, read_items
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.settle import failure_of
 from redrive.broker.flows.stale_settings import judge_stale
 from redrive.broker.validation import check_note
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
-from redrive.contract.queries import GetItem
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidPayload, ItemNotFound, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, flag, is_of_a_signal
@@ -173,12 +171,16 @@ def redrive(
     edited = _check(edits)
     results: list[Any] = []
     targets: list[ManualTarget] = []
-    for id in checked_ids(ids):
-        try:
-            targets.append((yield from _edited(id, edits)) if edited else ManualTarget(id))
-            results.append(None)
-        except RedriveError as refusal:
-            results.append(refusal)
+    listed = checked_ids(ids)
+    for start in range(0, len(listed), _READ_TOGETHER):
+        some = listed[start : start + _READ_TOGETHER]
+        items = (yield from read_items(some)) if edited else [None] * len(some)
+        for id, item in zip(some, items, strict=True):
+            try:
+                targets.append(_edited(id, item, edits) if edited else ManualTarget(id))
+                results.append(None)
+            except RedriveError as refusal:
+                results.append(refusal)
     call = ManualChange(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
     changed = (yield from commit_call(call)) if targets else ()
     core.start_moves(changed)
@@ -206,8 +208,9 @@ def _check(edits: Edits) -> bool:
     )
 
 
-def _edited(id: ItemId, edits: Edits) -> Flow[ManualTarget]:
-    item: Item = yield from run_query(GetItem(id))
+def _edited(id: ItemId, item: Item | None, edits: Edits) -> ManualTarget:
+    if item is None:
+        raise ItemNotFound(id)
     payload = headers = None
     if edits.payload is not ... or edits.edit is not None:
         payload = _encoded(edits.payload if edits.edit is None else _apply("payload", edits.edit, _value(item)), item)

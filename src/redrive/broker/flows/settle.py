@@ -48,8 +48,7 @@ def fail(
     final: bool,
     verdict: Verdict | None,
     of: str | None = None,
-    *,
-    is_counted: bool = True,
+    outcome_kind: OutcomeKind = OutcomeKind.FAILED,
 ) -> Flow[Settled]:
     """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
     is_final = flag("final", final)
@@ -58,7 +57,7 @@ def fail(
     failure = failure_of(error, queue.settings.error_rules, held.worker, core.clock.now())
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
-    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict, is_counted=is_counted))
+    return (yield from _settle(core, held, outcome_kind, failure=failure, verdict=verdict))
 
 
 def release(
@@ -214,7 +213,6 @@ def _settle(
     delay: int = 0,
     note: str | None = None,
     at_once: bool = False,
-    is_counted: bool = True,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
     if note is None and type(verdict) is Dead:
@@ -229,11 +227,9 @@ def _settle(
             call = uncounted_return(queue, lease, failure, core.clock.now())
         if call is None:
             judged = core.route_verdict(queue, verdict, failure) or core.judge_delivery(
-                queue, outcome_kind, lease, failure=failure, delay=delay, is_counted=is_counted
+                queue, outcome_kind, lease, failure=failure, delay=delay
             )
-            call = Settle(
-                lease.token, outcome_kind, judged, queue.version, failure, note, at_once, is_counted=is_counted
-            )
+            call = Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
         result: Settled | StaleSettings = yield from commit_call(call)
         if core.meter is not None and isinstance(result, Settled):
             was_dead = lease.dead_reason is not None

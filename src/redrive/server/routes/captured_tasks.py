@@ -247,8 +247,7 @@ async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
     """Drop or remove tasks."""
     flow = administration.clear(request.broker.core, call.queue, call.confirm, call.actor)
     cleared = await request.broker.run_flow(flow)
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
-    return ClearedTasks(len(cleared), None if until is None else to_rfc3339(until))
+    return ClearedTasks(cleared.cleared, None if cleared.undo_until is None else to_rfc3339(cleared.undo_until))
 
 
 async def statistics(request: Request, call: StatisticsCall) -> Statistics:

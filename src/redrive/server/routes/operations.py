@@ -10,10 +10,11 @@ from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
+from redrive.model.options import MAX_RATE, CanaryCount, Count, Rate, Ratio
 from redrive.server.field_types import (
     NAMES,
+    OPERATION,
     Actor,
-    Count,
     FilterFields,
     Label,
     PageLimit,
@@ -39,17 +40,16 @@ BulkView = defined(
 )
 OneView = defined("OperationAnswer", [("operation", OperationView)], "An operation as it stands.")
 ManyView = defined("Operations", [("operations", list[OperationView])], "Operations, newest first.")  # type: ignore[valid-type]
-Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="Most items per second.")]
 
 
 class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
 
     all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
-    rate: Rate | None = None
-    confirm: Annotated[Count | None, msgspec.Meta(description="To purge: how many you mean; see dry_run.")] = None
+    rate: Annotated[Rate | None, OPERATION["rate"]] = None
+    confirm: Annotated[Count | None, OPERATION["confirm"]] = None
     dry_run: Annotated[bool, msgspec.Meta(description="Change nothing, and tell what would happen.")] = False
-    note: Text | None = None
+    note: Annotated[Text | None, OPERATION["note"]] = None
     actor: Actor = None
 
     @property
@@ -84,10 +84,10 @@ class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=
 
     verb: Literal["retry", "redrive", "undo", "move", "bury", "archive", "restore", "purge"]
     status: Annotated[Label | None, msgspec.Meta(description="Instead of the one that the verb is for.")] = None
-    to: Annotated[Label | None, msgspec.Meta(description="The queue that items go to: redrive, move.")] = None
-    canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
-    canary_success_ratio: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
-    paused: Annotated[bool, msgspec.Meta(description="Wait for operations.resume.")] = False
+    to: Annotated[Label | None, OPERATION["to"]] = None
+    canary: Annotated[CanaryCount, OPERATION["canary"]] = 0
+    canary_success_ratio: Annotated[Ratio, OPERATION["canary_success_ratio"]] = 1.0
+    paused: Annotated[bool, OPERATION["paused"]] = False
 
 
 async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Names an operation, and how fast it is to be."""
 
     id: Label
-    rate: Annotated[float, msgspec.Meta(ge=0, le=1_000_000, description="Most items per second; 0: no limit.")]
+    rate: Annotated[float, msgspec.Meta(ge=0, le=MAX_RATE, description="Most items per second; 0: no limit.")]
     actor: Actor = None
 
 

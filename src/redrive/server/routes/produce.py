@@ -15,9 +15,11 @@ from redrive.contract.maintenance_calls import Import
 from redrive.errors import InvalidInput
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Item, Receipt, Status
-from redrive.model.limits import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY
+from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.options import Priority
 from redrive.model.payload import JSON, check_json
 from redrive.server.field_types import (
+    ITEM,
     Actor,
     Count,
     DurationInput,
@@ -41,23 +43,19 @@ class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON value; a text where `encoding` is another.")]
     encoding: Encoding = Encoding.JSON
-    content_type: Label | None = None
+    content_type: Annotated[Label | None, ITEM["content_type"]] = None
     kind: Annotated[Label | None, msgspec.Meta(description="What it is; kept as the header `kind`.")] = None
     reference: Annotated[Label | None, msgspec.Meta(description="Of yours; kept as the header `reference`.")] = None
-    headers: dict[str, str] | None = None
-    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Larger goes first.")] = (
-        DEFAULT_PRIORITY
-    )
-    delay: Annotated[DurationInput | None, msgspec.Meta(description="From now until it may be leased.")] = None
-    enqueue_at: Annotated[InstantInput | None, msgspec.Meta(description="From when it may be leased.")] = None
-    expire_timeout: Annotated[DurationInput | None, msgspec.Meta(description="How long it is worth doing.")] = None
-    idempotency_key: Annotated[
-        Label | None, msgspec.Meta(description="The same key again puts nothing, and gives the id of the first.")
-    ] = None
-    held_by: Annotated[Label | None, msgspec.Meta(description="Keeps it from being leased until it is unheld.")] = None
-    max_attempts: Count | None = None
-    max_losses: Count | None = None
-    retry: RetryFields | None = None
+    headers: Annotated[dict[str, str] | None, ITEM["headers"]] = None
+    priority: Annotated[Priority, ITEM["priority"]] = DEFAULT_PRIORITY
+    delay: Annotated[DurationInput | None, ITEM["delay"]] = None
+    enqueue_at: Annotated[InstantInput | None, ITEM["enqueue_at"]] = None
+    expire_timeout: Annotated[DurationInput | None, ITEM["expire_timeout"]] = None
+    idempotency_key: Annotated[Label | None, ITEM["idempotency_key"]] = None
+    held_by: Annotated[Label | None, ITEM["held_by"]] = None
+    max_attempts: Annotated[Count | None, ITEM["max_attempts"]] = None
+    max_losses: Annotated[Count | None, ITEM["max_losses"]] = None
+    retry: Annotated[RetryFields | None, ITEM["retry"]] = None
 
 
 class ProduceCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -144,7 +142,7 @@ class ImportedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kind: Label | None = None
     reference: Label | None = None
     headers: dict[str, str] | None = None
-    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
+    priority: Annotated[Priority, ITEM["priority"]] = DEFAULT_PRIORITY
     put_at: InstantInput | None = None
     ready_at: InstantInput | None = None
     expire_deadline: InstantInput | None = None

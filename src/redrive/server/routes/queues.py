@@ -9,11 +9,9 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows import clearance
 from redrive.errors import ConfirmationMismatch, InvalidInput
-from redrive.model.filter import Filter
-from redrive.model.item import Settled, Status
-from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue import Queue, QueueStats
 from redrive.model.text import to_rfc3339
-from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
+from redrive.server.field_types import Actor, Count, PageLimit, QueueName, Settings, check_page
 from redrive.server.request import Request
 from redrive.server.route import Route
 from redrive.server.routes.breakers import BreakerView, breaker_views
@@ -22,15 +20,6 @@ from redrive.wire.json_views import InstantText, defined, extended, view_of, vie
 MAX_CLEARED = 100_000
 """Items that one request drops at most; the answer says how many are left."""
 
-Settings = Annotated[
-    dict[str, Any],
-    msgspec.Meta(
-        description="Settings of a queue by name, as docs/reference/settings.md lists them. Durations are texts such "
-        "as 30s, or numbers of seconds; null takes a setting back that may be unset.",
-        extra_json_schema={"propertyNames": {"enum": list(QueueSettings.__struct_fields__)}},
-        examples=[{"max_attempts": 3, "dead_queue": "morgue"}],
-    ),
-]
 QueueView = view_type(Queue)
 StatsView = extended(view_type(QueueStats), [("breakers", list[BreakerView])])  # type: ignore[valid-type]
 StatsPageView = defined(
@@ -202,32 +191,21 @@ class Cleared(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def clear(request: Request, call: ClearQueueCall) -> Cleared:
     """Remove items, many at a time."""
-    statuses = list(dict.fromkeys(call.statuses))
-    total = 0
-    for status in statuses:
-        total += await request.broker.count(queue=call.queue, status=status, dropped=_asked(call))
-    if call.dry_run:
-        return Cleared(0, total)
-    if call.confirm != total and (call.confirm is not None or total):
-        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
-    cleared: list[Settled] = []
-    for status in statuses:
-        where = Filter(queue=call.queue, status=Status(status), dropped=_asked(call))
-        flow = clearance.clear(
-            request.broker.core,
-            where,
-            call.actor,
-            final=call.destructive,
-            limit=MAX_CLEARED - len(cleared),
-        )
-        cleared += await request.broker.run_flow(flow)
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
-    return Cleared(len(cleared), max(0, total - len(cleared)), None if until is None else to_rfc3339(until))
-
-
-def _asked(call: ClearQueueCall) -> bool | None:
-    """Whether dropped items are meant: what is dropped is not dropped again."""
-    return None if call.destructive else False
+    flow = clearance.clear_queue(
+        request.broker.core,
+        call.queue,
+        call.statuses,
+        final=call.destructive,
+        confirm=call.confirm,
+        dry_run=call.dry_run or call.confirm is None,
+        limit=MAX_CLEARED,
+        actor=call.actor,
+    )
+    result = await request.broker.run_flow(flow)
+    if call.confirm is None and result.total and not call.dry_run:
+        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", None, result.total)
+    until = None if result.undo_until is None else to_rfc3339(result.undo_until)
+    return Cleared(result.cleared, max(0, result.total - result.cleared), until)
 
 
 _NAME = {"name": "emails"}

@@ -29,7 +29,7 @@ from redrive.model.limits import (
     check_name,
     is_remote,
 )
-from redrive.model.queue import validate_settings
+from redrive.model.queue_options import validate_settings
 from redrive.server.validation import deliveries, values
 
 _replace = msgspec.structs.replace

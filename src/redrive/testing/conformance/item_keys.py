@@ -184,7 +184,7 @@ class ItemKeyConformance(Suite):
             broker.complete_items(receipt.id)
 
     @pytest.mark.parametrize("value", ["items", "ITEM", "", 0, None, "unset"], ids=repr)
-    def test_only_that_word_is_a_setting(self, broker: Broker, value: object) -> None:
+    def test_only_that_word_is_a_setting(self, broker: Broker, value: Any) -> None:
         with pytest.raises(InvalidInput, match="idempotency_timeout"):
             broker.create_queue("jobs", idempotency_timeout=value)
 
