@@ -5,7 +5,6 @@ Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with 
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, run_query
@@ -21,7 +20,7 @@ from redrive.capture.capture_settings import CaptureSettings, read_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
 from redrive.contract.queries import GetItem, GetStats
-from redrive.errors import ConfirmationMismatch, Forbidden, InvalidInput, ItemNotFound
+from redrive.errors import ConfirmationMismatch, Forbidden, InvalidInput, ItemNotFound, RedriveError
 from redrive.model.ids import check_id
 from redrive.model.item import Item, Settled, Status
 from redrive.model.limits import MAX_COUNT
@@ -44,16 +43,19 @@ def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
 def get_item(core: Core, queue: str, name: str, *, redacted: bool = True) -> Flow[Item]:
     """Return the item of a task, by its task id or the id of the item. Raises TaskNotFoundError, and QueueNotFound.
 
-    A caller that may not see task ids does not learn which ones are in use.
+    A caller that may not see task ids names the item; a task id raises Forbidden, whether it is in use or not.
     """
     yield from queue_flows.get(core, queue)
     item: Item | None = None
-    with contextlib.suppress(Forbidden):
+    refusal: RedriveError = TaskNotFoundError(queue, name)
+    try:
         item = yield from flows.find_item(core, queue, name)
+    except Forbidden as error:
+        refusal = error
     if item is None:
         item = yield from _by_item_id(queue, name)
     if item is None:
-        raise TaskNotFoundError(queue, name)
+        raise refusal
     if not redacted:
         return item
     return (yield from redaction_for(core, queues_of(item))).item(item)
