@@ -205,8 +205,8 @@ def _check(caller: Caller, need: Requirement, located: Locations) -> Flow[None]:
         case EarlyLossCheck(token):
             yield from _check_early_loss(caller, token)
         case OverdueAccess(queue):
-            # Whoever leases learns that something is overdue, and settles it. What others held is not theirs to judge,
-            # nor are the tokens of others theirs to know: it is done for them, and then they find nothing.
+            # A caller that leases learns that something is overdue, and settles it. What others held is not theirs to
+            # judge, nor are the tokens of others theirs to know: it is done for them, and then they find nothing.
             yield from settle_overdue(caller.core, queue)
 
 

@@ -18,8 +18,6 @@ from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
 
 DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE})
 """Verbs that are for dead letters only."""
-TARGET_VERBS = frozenset({Verb.REDRIVE, Verb.MOVE})
-"""Verbs that may name a queue to go to."""
 _FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
 
 

@@ -120,11 +120,15 @@ class QueueConditions(TypedDict, total=False):
     """true: only archived items that were dropped; false: none of them."""
 
 
-class Conditions(QueueConditions, total=False):
-    """Which items are meant: those that meet every condition."""
+class PlaceCondition(TypedDict, total=False):
+    """In which queue items are meant."""
 
     queue: str | None
     """Where they are now."""
+
+
+class Conditions(PlaceCondition, QueueConditions, total=False):
+    """Which items are meant: those that meet every condition."""
 
 
 class OperationOptions(TypedDict, total=False):
@@ -183,10 +187,14 @@ class BrokerOptions(TypedDict, total=False):
     """Another source of time, for tests; the system's unless given."""
 
 
-class ConnectOptions(BrokerOptions, total=False):
-    """How a broker is opened, and in which namespace."""
+class NamespaceOptions(TypedDict, total=False):
+    """Where a broker runs, and as whom."""
 
     namespace: str
     """Queues of different namespaces never see each other; `default` unless given."""
     token: str | None
     """What a server knows the program by; for `http://` and `https://` only, and not for other stores."""
+
+
+class ConnectOptions(NamespaceOptions, BrokerOptions, total=False):
+    """How a broker is opened, and in which namespace."""

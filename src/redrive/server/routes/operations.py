@@ -10,7 +10,7 @@ from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import MAX_RATE, CanaryCount, Count, Rate, Ratio
+from redrive.model.options import CanaryCount, Count, Rate, Ratio
 from redrive.server.field_types import (
     NAMES,
     OPERATION,
@@ -139,7 +139,7 @@ class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Names an operation, and how fast it is to be."""
 
     id: Label
-    rate: Annotated[float, msgspec.Meta(ge=0, le=MAX_RATE, description="Most items per second; 0: no limit.")]
+    rate: Annotated[Rate, OPERATION["rate"]]
     actor: Actor = None
 
 

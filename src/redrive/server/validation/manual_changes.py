@@ -27,10 +27,10 @@ from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Status
 from redrive.model.judge import Verdict
 from redrive.model.limits import check_address, check_label
-from redrive.model.manual_change import TARGET_VERBS, check_verb
+from redrive.model.manual_change import check_verb
 from redrive.model.operation import OperationStatus, check_bulk
 from redrive.model.payload import check_headers
-from redrive.model.state_machine import Verb
+from redrive.model.state_machine import VERBS_WITH_TARGET, Verb
 from redrive.server.validation import values
 
 _replace = msgspec.structs.replace
@@ -46,7 +46,7 @@ def change(call: ManualChange) -> ManualChange:
     check_label("actor", call.actor)
     values.many("items", len(call.targets))
     if call.to is not None:
-        if call.verb not in TARGET_VERBS:
+        if call.verb not in VERBS_WITH_TARGET:
             raise InvalidInput(f"{call.verb} takes items to no queue that one could name; leave `to` out")
         check_address("queue", call.to)
     return _replace(
