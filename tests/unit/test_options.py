@@ -77,7 +77,7 @@ def test_text_names_the_default(declared: Any, function: Callable[..., Any]) -> 
     [
         (connect, ConnectOptions),
         (connect_async, ConnectOptions),
-        *((getattr(face, name), ItemOptions) for face in FACES for name in ("put",)),
+        *((face.put, ItemOptions) for face in FACES),
         *(
             (getattr(face, name), Conditions)
             for face in FACES
