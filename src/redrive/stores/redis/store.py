@@ -7,7 +7,7 @@ of `redrive.stores.rules`, on what it reads while it has the lock of the namespa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -16,19 +16,13 @@ from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
     ApplyRetention,
-    CloseMove,
     CreateQueue,
     DeleteQueue,
-    Expire,
-    FinishMove,
-    Hold,
     Import,
-    ManualChange,
     Receive,
     Register,
-    Unhold,
 )
-from redrive.contract.item_calls import Complete, Extend, LeaseByIds, Put, Reply, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Put, Reply
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -40,8 +34,6 @@ from redrive.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from redrive.model.arrival import ledger_key
-from redrive.model.ids import ItemId, item_id_of
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
@@ -57,6 +49,7 @@ from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import execute_calls, in_commit_order
+from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
 
 _MAX_LOST_LOCKS = 5
 """How often a batch is executed again after its lock expired."""
@@ -241,12 +234,10 @@ class RedisStore:
             queues = queues_to_clean(session, queues, now)
         state = RedisState(session, self.namespace, self.name, queues, grant.last, grant.version)
         state.begin(now)
-        state.queues.load(_queues_of(calls))
-        session.load(_ids_of(calls))
-        for names in _names_of(calls):
+        state.queues.load(queues_of(calls))
+        session.load(ids_of(calls))
+        for names in names_of(calls):
             state.prefetch(*names)
-        closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
-        session.prefetch_names["sources"].extend(closed)
         results: list[Any] = [None] * len(calls)
         for position in in_commit_order(calls):
             try:
@@ -304,48 +295,3 @@ def _takes_memory(call: Call) -> bool:
     return isinstance(call, CreateQueue | Put | Import | Receive | Reply) or (
         isinstance(call, Complete | Register) and bool(call.puts)
     )
-
-
-def _queues_of(calls: Sequence[Call]) -> list[str]:
-    return [call.queue for call in calls if isinstance(call, Put | Import | Receive)]
-
-
-def _names_of(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
-    """Return idempotency keys and source ids that calls need, as queue, kind and names, to read them together."""
-    for call in calls:
-        match call:
-            case Put() | Complete() | Register():
-                for put in (call,) if isinstance(call, Put) else call.puts:
-                    keys = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
-                    yield put.queue, "keys", keys
-                    yield (
-                        put.queue,
-                        "sources",
-                        _ledger_names([item.source_id for item in put.items if item.source_id is not None]),
-                    )
-            case Import():
-                yield call.queue, "sources", _ledger_names([item.id for item in call.items])
-            case Receive():
-                yield call.queue, "sources", _ledger_names([call.move.item.id])
-
-
-def _ledger_names(source_ids: Sequence[ItemId]) -> list[str]:
-    return [*source_ids, *map(ledger_key, source_ids)]
-
-
-def _ids_of(calls: Sequence[Call]) -> list[ItemId]:
-    """Return the ids that calls name, to read their items together."""
-    ids: list[ItemId] = []
-    for call in calls:
-        match call:
-            case Complete() | Settle() | ReturnLease() | Extend() | Reply():
-                ids.append(item_id_of(call.token))
-            case Expire():
-                ids.append(call.id)
-            case ManualChange():
-                ids.extend(target.id for target in call.targets)
-            case Hold() | Unhold() | FinishMove() | LeaseByIds():
-                ids.extend(call.ids or ())
-            case Import():
-                ids.extend(item.id for item in call.items)
-    return ids

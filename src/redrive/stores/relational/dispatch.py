@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from redrive.contract import COMMIT_ORDER, Call
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CloseMove,
-    Expire,
-    FinishMove,
-    Hold,
-    Import,
-    ManualChange,
-    Promote,
-    Receive,
-    Register,
-    SetOperation,
-    StartOperation,
-    StepOperation,
-    Unhold,
-    Unregister,
-)
-from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, Put
+from redrive.contract import COMMIT_ORDER, Call, QueueCall
+from redrive.contract.admin_calls import ApplyRetention, CreateQueue, Promote, Register, Unregister
+from redrive.contract.item_calls import Complete, LeaseItems, Put
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.lease_by_id import lease_by_ids
 from redrive.stores.relational.leases import lease_all
-from redrive.stores.relational.maintenance import apply_retention, expire_all, promote_all
-from redrive.stores.relational.manual_changes import change, hold, unhold
-from redrive.stores.relational.moves import close_move, finish_move, import_items, receive
-from redrive.stores.relational.operations import set_operation, start, step
+from redrive.stores.relational.maintenance import apply_retention, promote_all
 from redrive.stores.relational.puts import put_all
 from redrive.stores.relational.queues import change_queue
 from redrive.stores.relational.registrations import register, unregister
+from redrive.stores.relational.rule_execution import execute_by_rules
 from redrive.stores.relational.settle import settle_all
 
 Handler = Callable[[Batch, Sequence[Any]], list[Any]]
@@ -69,8 +50,8 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     for index, call in enumerate(calls):
         kinds.setdefault(_KIND[call.__class__], []).append(index)
     for kind in sorted(kinds):
-        members = kinds[kind]
-        for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
+        members, handle = kinds[kind], _HANDLERS.get(kind, _BY_RULES)
+        for index, result in zip(members, handle(batch, [calls[i] for i in members]), strict=True):
             results[index] = result
     return results
 
@@ -85,33 +66,32 @@ def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handl
     return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
-_others = _one_by_one(
-    {Promote: promote_all, ApplyRetention: apply_retention, FinishMove: finish_move, CloseMove: close_move}
-)
+_by_statements = _one_by_one({Promote: promote_all, ApplyRetention: apply_retention})
 
 
-def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
-    """In their order; items that expired one after the other go together."""
+def _maintain(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    """In their order; those that follow the rules one after the other go together."""
     results: list[Any] = []
-    for expired, members in itertools.groupby(calls, key=lambda call: isinstance(call, Expire)):
-        results += (expire_all if expired else _others)(batch, tuple(members))
+    for statements, members in itertools.groupby(calls, key=lambda call: isinstance(call, Promote | ApplyRetention)):
+        results += (_by_statements if statements else execute_by_rules)(batch, tuple(members))
     return results
 
 
+def _with_lane(lane: Handler) -> Handler:
+    """Return the handler of calls that follow the rules too."""
+    return lambda batch, calls: (lane if batch.has_lanes else execute_by_rules)(batch, calls)
+
+
 _KIND = {call: rank for rank, kind in enumerate(COMMIT_ORDER) for call in kind}
-_HANDLERS: tuple[Handler, ...] = (
-    _one_by_one(dict.fromkeys(COMMIT_ORDER[0], change_queue)),
-    put_all,
-    _one_by_one({Register: register, Unregister: unregister}),
-    _one_by_one({Import: import_items, Receive: receive}),
-    _one_by_one({Hold: hold, Unhold: unhold}),
-    settle_all,
-    _one_by_one({ManualChange: change}),
-    _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
-    _upkeep,
-    _one_by_one({LeaseByIds: lease_by_ids}),
-    lease_all,
-)
-"""The function for each kind of call, in COMMIT_ORDER."""
+_HANDLERS: dict[int, Handler] = {
+    _KIND[CreateQueue]: _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
+    _KIND[Put]: _with_lane(put_all),
+    _KIND[Register]: _one_by_one({Register: register, Unregister: unregister}),
+    _KIND[Complete]: _with_lane(settle_all),
+    _KIND[ApplyRetention]: _maintain,
+    _KIND[LeaseItems]: lease_all,
+}
+"""The function for each kind of calls that do not all follow the rules."""
+_BY_RULES: Handler = execute_by_rules
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""
