@@ -224,7 +224,7 @@ def test_item_that_is_retried_has_the_rows_of_any_other(
             version = broker.create_queue("jobs", **settings).version
             items = [NewItem(b"{}", JSON, failure=BOOM, **{"version": version, **options}) for options in BORN]
             calls = [Put("jobs", (item,)) for item in items]
-            commits = [broker._core.store.commit(calls[at : at + size]) for at in range(0, len(calls), size)]
+            commits = [broker.core.store.commit(calls[at : at + size]) for at in range(0, len(calls), size)]
         assert len(taken) == (in_one_go if name == "in one go" else 0)
         answers = [(each.results, {name: n for name, n in each.arrivals.items() if name[0] != "#"}) for each in commits]
         seen.append((renamed(answers), tables_of(file)))

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CreateQueue,
-    DeleteQueue,
-    Import,
-    Receive,
-    Register,
-)
-from redrive.contract.item_calls import Complete, Put, Reply
+from redrive.contract.admin_calls import DeleteQueue
+from redrive.contract.base import in_commit_order
+from redrive.contract.item_calls import Put
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -48,8 +43,8 @@ from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
-from redrive.stores.rules.dispatch import execute_calls, in_commit_order
-from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
+from redrive.stores.rules.dispatch import execute_calls
+from redrive.stores.rules.read_ahead import names_of, queues_of
 
 _MAX_LOST_LOCKS = 5
 """How often a batch is executed again after its lock expired."""
@@ -235,7 +230,7 @@ class RedisStore:
         state = RedisState(session, self.namespace, self.name, queues, grant.last, grant.version)
         state.begin(now)
         state.queues.load(queues_of(calls))
-        session.load(ids_of(calls))
+        session.load(chain.from_iterable(call.item_ids for call in calls))
         for names in names_of(calls):
             state.prefetch(*names)
         results: list[Any] = [None] * len(calls)
@@ -247,7 +242,7 @@ class RedisStore:
             except RedriveError as refusal:
                 results[position] = refusal
         last = state.flush()
-        if not self._lock.apply(grant.token, last, session, when_full=not any(map(_takes_memory, calls))):
+        if not self._lock.apply(grant.token, last, session, when_full=not any(call.takes_space for call in calls)):
             return None
         return Commit(results, state.arrived(), now)
 
@@ -286,12 +281,4 @@ def _part_of(position: int, call: Call) -> str:
         return "fast path"
     if isinstance(call, DeleteQueue):
         return f"deletion {position}"
-    return "takes memory" if _takes_memory(call) else "rest"
-
-
-def _takes_memory(call: Call) -> bool:
-    """Return whether a call is refused while the memory is full. Changes of existing items are not, so that an operator
-    can free memory."""
-    return isinstance(call, CreateQueue | Put | Import | Receive | Reply) or (
-        isinstance(call, Complete | Register) and bool(call.puts)
-    )
+    return "takes space" if call.takes_space else "rest"

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from redrive.contract import COMMIT_ORDER, Call, QueueCall
-from redrive.contract.admin_calls import ApplyRetention, CreateQueue, Promote, Register, Unregister
+from redrive.contract import Call
+from redrive.contract.admin_calls import QueueCall, Register, Unregister
+from redrive.contract.base import Rank
 from redrive.contract.item_calls import Complete, LeaseItems, Put
+from redrive.contract.maintenance_calls import ApplyRetention, Promote
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
@@ -27,7 +29,7 @@ def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     """All calls, by kind in the order of the contract. Gives the result of each; refusals are results."""
     kinds = {call.__class__ for call in calls}
     if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
-        results = _HANDLERS[_KIND[only]](batch, calls)
+        results = _HANDLERS[only.rank](batch, calls)
     else:
         results = _by_kind(batch, calls)
     write_pending(batch)
@@ -48,7 +50,7 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     kinds: dict[int, list[int]] = {}
     for index, call in enumerate(calls):
-        kinds.setdefault(_KIND[call.__class__], []).append(index)
+        kinds.setdefault(call.rank, []).append(index)
     for kind in sorted(kinds):
         members, handle = kinds[kind], _HANDLERS.get(kind, _BY_RULES)
         for index, result in zip(members, handle(batch, [calls[i] for i in members]), strict=True):
@@ -82,16 +84,15 @@ def _with_lane(lane: Handler) -> Handler:
     return lambda batch, calls: (lane if batch.has_lanes else execute_by_rules)(batch, calls)
 
 
-_KIND = {call: rank for rank, kind in enumerate(COMMIT_ORDER) for call in kind}
 _HANDLERS: dict[int, Handler] = {
-    _KIND[CreateQueue]: _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
-    _KIND[Put]: _with_lane(put_all),
-    _KIND[Register]: _one_by_one({Register: register, Unregister: unregister}),
-    _KIND[Complete]: _with_lane(settle_all),
-    _KIND[ApplyRetention]: _maintain,
-    _KIND[LeaseItems]: lease_all,
+    Rank.QUEUES: _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
+    Rank.PUTS: _with_lane(put_all),
+    Rank.REGISTRATIONS: _one_by_one({Register: register, Unregister: unregister}),
+    Rank.SETTLES: _with_lane(settle_all),
+    Rank.MAINTENANCE: _maintain,
+    Rank.LEASES: lease_all,
 }
-"""The function for each kind of calls that do not all follow the rules."""
+"""The function for each rank whose calls do not all follow the rules."""
 _BY_RULES: Handler = execute_by_rules
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import ApplyRetention, Promote
 from redrive.contract.base import (
     ENDED_KEY_RETENTION,
     FEED_RETENTION,
@@ -15,6 +14,7 @@ from redrive.contract.base import (
     MAINTENANCE_BATCH,
     OPERATION_RETENTION,
 )
+from redrive.contract.maintenance_calls import ApplyRetention, Promote
 from redrive.model.item import Status
 from redrive.model.queue import QueueSettings
 from redrive.stores.relational.batch import Batch

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
-from redrive.contract import SettleCall
-from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, SettleCall, StaleSettings
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
+from redrive.model.delivery_end import DELIVERY_ENDS
 from redrive.model.feed import FeedKind
 from redrive.model.ids import item_id_of, parse_token
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
@@ -272,10 +272,10 @@ def _apply_verdict(batch: Batch, call: Settle, item_row: ItemRow, row: QueueRow)
     verdicts.check(batch, row, call.outcome_kind, call.verdict)
     worker = item_row.worker
     delete_row(batch, item_row)
-    counted = count_outcome(item_row.counters, call.outcome_kind, is_counted=call.is_counted)
+    counted = count_outcome(item_row.counters, call.outcome_kind)
     item_row.attempts, item_row.failures, item_row.losses = counted.attempts, counted.failures, counted.losses
-    batch.count_delta(item_row.queue, "failed_total", call.outcome_kind is OutcomeKind.FAILED)
-    event = HistoryEvent(call.outcome_kind.value)
+    batch.count_delta(item_row.queue, "failed_total", call.outcome_kind.is_failure)
+    event = DELIVERY_ENDS[call.outcome_kind].event
     entry = _record(batch, item_row, event, failure=call.failure, worker=worker, note=call.note)
     return verdicts.apply_verdict(batch, item_row, call.verdict, entry)
 

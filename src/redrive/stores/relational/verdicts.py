@@ -9,10 +9,11 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.death import EXHAUSTED_REASONS, DeadReason, cause_of
+from redrive.model.delivery_end import FEED_KIND_BY_EVENT
 from redrive.model.feed import FeedKind
 from redrive.model.holder import add_lasting
 from redrive.model.ids import ItemId
-from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
+from redrive.model.item import Death, HistoryEntry, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
 from redrive.stores.relational import dead_letters, feed
@@ -40,14 +41,6 @@ INSERT_FORMER_ID = """
 _AUDIT = (
     "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
-FEED_KIND_BY_EVENT = {
-    HistoryEvent.FAILED: FeedKind.FAILED,
-    HistoryEvent.LOST: FeedKind.LOST,
-    HistoryEvent.RELEASED: FeedKind.RELEASED,
-    HistoryEvent.RETURNED: FeedKind.RETURNED,
-}
-"""The feed event for each outcome after which an item is retried."""
 
 
 def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
