@@ -19,7 +19,6 @@ from redrive.stores.redis.scripts import COMMIT, Script
 from redrive.stores.relational import batch as relational_batch
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational import queues as relational_queues
-from redrive.stores.relational import settle as relational_settle
 from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules import leases as rules_leases
 from redrive.stores.rules import settle as rules_settle
@@ -100,15 +99,13 @@ def test_answer_from_before_the_reopening_that_is_honoured_is_found(
     def close(gates: Gates, until: Instant, leased_at: Instant, now: Instant) -> Gates:
         return set_gate(gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))
 
-    for module in (rules_settle, relational_settle):
-        monkeypatch.setattr(module, "close_for_retry_after", close)
+    monkeypatch.setattr(rules_settle, "close_for_retry_after", close)
     with pytest.raises((AssertionError, ValueError)):
         RetryAfterGateConformance().test_answer_from_before_the_reopening_is_ignored(direct)
 
 
 def test_leases_by_id_that_do_not_count_are_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rules.leases", "relational.lease_by_id"):
-        monkeypatch.setattr(f"redrive.stores.{module}.counts_leases", lambda gates: False)
+    monkeypatch.setattr(rules_leases, "counts_leases", lambda gates: False)
     with pytest.raises(AssertionError):
         GateConformance().test_lease_by_id_counts(direct)
 
