@@ -12,6 +12,7 @@ from tests.simulation.many_items import (
     change_by_hand,
     drive_operation,
     import_again,
+    look_at_all_items,
     look_at_many,
     set_operation,
     start_operation,
@@ -306,6 +307,7 @@ def look_at_everything(twins: Twins) -> None:
     twins.ask("audit", lambda _, broker: by_queue(broker.audit(1_000)))
     twins.ask("feed", lambda _, broker: by_queue(broker._core.store.read(ReadFeed(limit=10_000)).entries))
     twins.read("operations", lambda _: ListOperations())
+    look_at_all_items(twins)
     look_at_all_results(twins)
 
 

@@ -23,7 +23,6 @@ NUMBERS = {
     "item": ("item_no", "old_item_no"),
     "position": ("seq",),
     "death": ("death_no",),
-    "operation": ("operation",),
 }
 """The kinds of numbers, and the columns that have them in any table."""
 SUFFIXES = {"id_suffix": "item_no", "old_id_suffix": "old_item_no"}
@@ -31,7 +30,7 @@ LEFT_OUT = {"token", "epoch", "enqueue_at", "has_replies"}
 KEYS = {"redrive_history", "redrive_death", "redrive_moving", "redrive_audit", "redrive_feed", "redrive_operation"}
 """Tables whose first column numbers the rows: their order is compared, not the numbers."""
 COUNTS = ("redrive_count", "redrive_count_delta")
-SEARCH = "redrive_search"
+SEARCH, TOMBSTONES = "redrive_search", "redrive_search_tombstone"
 _ID = re.compile("[0-9a-f]{32}")
 _NUMBERS = re.compile(rb'"(mark|position)":\d+')
 """In the data of an operation: they are beside its items, whose numbers are shown as places."""
@@ -47,11 +46,15 @@ def all_rows(path: Path) -> dict[str, list[Any]]:
         connection.close()
     _check_ready_items(tables)
     _check_queues_with_replies(tables)
-    places = {kind: _places(columns, tables.values()) for kind, columns in NUMBERS.items()}
+    kept = [rows for name, rows in tables.items() if name != TOMBSTONES]
+    places = {kind: _places(columns, kept) for kind, columns in NUMBERS.items()}
     _replace_operation_numbers(tables)
-    shown = {name: _in_order(name, [_shown(row, places) for row in rows]) for name, rows in tables.items()}
+    shown = {
+        name: _in_order(name, [_shown(row, places) for row in rows])
+        for name, rows in tables.items()
+        if name != TOMBSTONES
+    }
     shown[SEARCH] = _search(terms, tables, places["death"])
-    del shown["redrive_search_tombstone"]
     shown["counts"] = _sums(shown.pop(name) for name in COUNTS)
     return shown
 
@@ -61,7 +64,7 @@ def _tables(connection: apsw.Connection) -> list[str]:
         f"SELECT name FROM sqlite_schema WHERE type = 'table' AND name GLOB 'redrive_*' AND name NOT GLOB '{SEARCH}'"
     )
     names = [name for (name,) in connection.execute(statement)]
-    return [name for name in names if not name.startswith(f"{SEARCH}_") or name == "redrive_search_tombstone"]
+    return [name for name in names if not name.startswith(f"{SEARCH}_") or name == TOMBSTONES]
 
 
 def _rows_of(connection: apsw.Connection, table: str) -> list[Row]:
@@ -108,7 +111,7 @@ def _replace_operation_numbers(tables: dict[str, list[Row]]) -> None:
 
 
 def _shown(row: Row, places: Mapping[str, Mapping[int, int]]) -> Row:
-    kinds = {column: kind for kind, columns in NUMBERS.items() for column in columns if kind != "operation"}
+    kinds = {column: kind for kind, columns in NUMBERS.items() for column in columns}
     shown: Row = {}
     for column, value in row.items():
         if column in SUFFIXES:
@@ -138,7 +141,7 @@ def _in_order(table: str, rows: list[Row]) -> list[Row]:
 def _search(terms: list[tuple[int, str]], tables: dict[str, list[Row]], deaths: Mapping[int, int]) -> list[Any]:
     """The terms of each letter. What is left of former ones is marked to be deleted, or it would be found."""
     letters = {row["death_no"] for row in tables["redrive_dead_letter"]}
-    marked = {row["death_no"] for row in tables["redrive_search_tombstone"]}
+    marked = {row["death_no"] for row in tables[TOMBSTONES]}
     left = {death for death, _ in terms} - letters - marked
     assert not left, f"terms of no letter that are never deleted: {sorted(left)}"
     return [(deaths[death], term) for death, term in terms if death in letters and death not in marked]
