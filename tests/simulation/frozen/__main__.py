@@ -37,9 +37,9 @@ def main() -> int:
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 try:
                     compare(process, seed, next(urls))
-                except pytest.fail.Exception as difference:
+                except (pytest.fail.Exception, Exception) as difference:
                     differences += 1
-                    print(f"{store}, seed {seed}:\n{difference}\n", flush=True)
+                    print(f"{store}, seed {seed}: {type(difference).__name__}\n{difference}\n", flush=True)
                     if not arguments.keep_going:
                         break
             failed += differences
