@@ -11,6 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent / "src/redrive"
 GENERATED = {
+    "broker/async_broker.py": "broker/broker.py",
+    **{
+        f"broker/async_api/{path.name}": f"broker/api/{path.name}"
+        for path in sorted((ROOT / "broker/async_api").glob("*.py"))
+        if path.name != "base.py"
+    },
     "mailbox/async_mailbox.py": "mailbox/mailbox.py",
     "mailbox/async_message.py": "mailbox/message.py",
     "capture/async_dead_letter_queue.py": "capture/dead_letter_queue.py",
@@ -20,10 +26,11 @@ RULES = (
     (r"\bawait ", ""),
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
-    (r"\basync_(?=broker|mailbox|message|dead)", ""),
+    (r"\basync_(?=api|broker|mailbox|message|dead)", ""),
     (r"\b(connect|invoke|run_blocking)_async\b", r"\1"),
     (r"\ban (?=`?(?:Broker|Mailbox|Message|DeadLetterQueue)\b)", "a "),
-    (r", on an event loop\.", "."),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r", (?:on an event loop|and between event loops)\.", "."),
 )
 
 
@@ -32,8 +39,8 @@ def generate(source: str) -> str:
     text = (ROOT / source).read_text()
     for pattern, replacement in RULES:
         text = re.sub(pattern, replacement, text)
-    text = f"# Generated from {Path(source).name} by tools/blocking_api.py; edit that file.\n{text}"
-    for command in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
+    text = f"# Generated from {source} by tools/blocking_api.py; edit that file.\n{text}"
+    for command in (["check", "--select", "I,F401,UP028", "--fix", "--unsafe-fixes", "--quiet"], ["format", "--quiet"]):
         named = ["--stdin-filename", str(ROOT / GENERATED[source]), "-"]
         text = subprocess.run(
             [sys.executable, "-m", "ruff", *command, *named], input=text, capture_output=True, text=True, check=True

@@ -12,6 +12,7 @@ from benchmarks.scenarios import (
     concurrent,
     death_cost,
     failure_cost,
+    guard_cost,
     happy_path,
     http,
     lease_cost,
@@ -56,7 +57,7 @@ SUITES = {
             durable="A server on disk for each case; fsync, synchronous_commit and full_page_writes are on.",
         ),
         _suite("looking", looking, redriving, death_cost),
-        _suite("http", http),
+        _suite("http", http, guard_cost),
         _suite("capture", capture),
         replace(
             _suite("mailbox", mailbox),

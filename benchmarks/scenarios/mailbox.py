@@ -150,7 +150,7 @@ def measure_store_calls(directory: Path) -> Measurement:
     with watch.connections() as opened, open_broker(directory) as broker:
         mailbox = Mailbox[Any, Any](broker, QUEUE)
         mailbox.approximate_count()  # the queue is there
-        microseconds = _median(store_calls(broker._core.store))
+        microseconds = _median(store_calls(broker.core.store))
         if mailbox.approximate_count():
             raise RuntimeError("an item was completed and is still there")
         return Measurement({"microseconds": microseconds}, {"synchronous": watch.require_full_sync(opened)})

@@ -113,7 +113,7 @@ def lease_many_complete(broker: Any) -> Step:
     to the store in one batch, as the committer would."""
     from redrive.contract.item_calls import Complete
 
-    store = broker._core.store
+    store = broker.core.store
 
     def step() -> int:
         leases = broker.lease(QUEUE, limit=TAKEN)

@@ -52,7 +52,7 @@ def measure_by_hand(scenario: str, sync: str, directory: Path) -> Measurement:
             return rate(*run_one(put), appendfsync=sync)
         from redrive.contract.item_calls import Complete
 
-        store = broker._core.store
+        store = broker.core.store
         fill(broker, BACKLOG)
         return rate(*run_one(lease_complete), appendfsync=sync)
 

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from redrive.broker.async_api.handle import AsyncQueueHandle
     from redrive.broker.async_broker import AsyncBroker
     from redrive.broker.broker import Broker
+    from redrive.broker.flows.clearance import ClearResult
     from redrive.broker.flows.deliveries import new_item
+    from redrive.broker.flows.edited_redrive import EditedRedrive
     from redrive.broker.flows.export_import import ImportResult
     from redrive.broker.flows.health import Health
     from redrive.broker.flows.moves import PendingMove
@@ -41,7 +43,9 @@ if TYPE_CHECKING:
     from redrive.model.judge import Dead, RetryVerdict, Verdict
     from redrive.model.operation import Operation, OperationStatus
     from redrive.model.operation_plan import OperationPlan
+    from redrive.model.options import Conditions, ConnectOptions, ItemOptions, StartOptions
     from redrive.model.queue import Queue, QueueSettings, QueueStats
+    from redrive.model.queue_options import QueueOptions
     from redrive.model.redact import redact_secrets
     from redrive.model.state_machine import Verb
     from redrive.model.worker_info import WorkerInfo
@@ -60,12 +64,16 @@ __all__ = [
     "BreakerStatus",
     "Broker",
     "Cause",
+    "ClearResult",
+    "Conditions",
+    "ConnectOptions",
     "Context",
     "Counters",
     "Dead",
     "DeadReason",
     "Death",
     "Durability",
+    "EditedRedrive",
     "Failure",
     "FeedEntry",
     "FeedKind",
@@ -77,6 +85,7 @@ __all__ = [
     "HistoryEvent",
     "ImportResult",
     "Item",
+    "ItemOptions",
     "KeptResult",
     "Lease",
     "MaintenanceResult",
@@ -88,6 +97,7 @@ __all__ = [
     "PendingMove",
     "Queue",
     "QueueHandle",
+    "QueueOptions",
     "QueueSettings",
     "QueueStats",
     "Receipt",
@@ -97,6 +107,7 @@ __all__ = [
     "Retry",
     "RetryVerdict",
     "Settled",
+    "StartOptions",
     "Status",
     "Task",
     "TaskHandle",
@@ -113,6 +124,11 @@ __all__ = [
 
 # Where each name comes from. It is imported when it is first asked for, so that the command starts fast.
 _HOMES = {
+    "Conditions": "redrive.model.options",
+    "ConnectOptions": "redrive.model.options",
+    "ItemOptions": "redrive.model.options",
+    "StartOptions": "redrive.model.options",
+    "QueueOptions": "redrive.model.queue_options",
     "RetryVerdict": "redrive.model.judge",
     "App": "redrive.task.app",
     "AsyncBroker": "redrive.broker.async_broker",
@@ -146,6 +162,8 @@ _HOMES = {
     "Operation": "redrive.model.operation",
     "OperationStatus": "redrive.model.operation",
     "Page": "redrive.contract.queries",
+    "ClearResult": "redrive.broker.flows.clearance",
+    "EditedRedrive": "redrive.broker.flows.edited_redrive",
     "OperationPlan": "redrive.model.operation_plan",
     "Queue": "redrive.model.queue",
     "QueueHandle": "redrive.broker.api.handle",

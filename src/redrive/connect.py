@@ -6,18 +6,22 @@ import os
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 from urllib.parse import unquote, urlsplit
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
-from redrive.broker.redaction import Redaction, RedactOption
+from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import claimed
 from redrive.broker.store_registry import StoreRegistry
 from redrive.clock import Clock, SystemClock
 from redrive.errors import InvalidInput, StoreUnavailable, short_repr
 from redrive.model.caller_input import checking_input, exact_str, table
+from redrive.model.declaration import lists_options
 from redrive.model.limits import DEFAULT_URL, MAX_BATCH, check_name
+from redrive.model.options import ConnectOptions
+from redrive.model.redact import RedactOption
 from redrive.model.retry_policy import DelayFunction
 from redrive.model.sqlite_url import parse_sqlite_url
 from redrive.model.url import ENCODED, redact_url
@@ -29,21 +33,8 @@ TOKEN_VARIABLE = "REDRIVE_TOKEN"
 """What a server knows a program by that gives no token."""
 
 
-def connect(
-    url: str = DEFAULT_URL,
-    *,
-    namespace: str = "default",
-    token: str | None = None,
-    store_name: str | None = None,
-    stores: Mapping[str, str] | None = None,
-    actor: str | None = None,
-    backoffs: Mapping[str, DelayFunction] | None = None,
-    durability: str = "full",
-    create_if_missing: bool = True,
-    maintenance: bool = True,
-    redact: RedactOption = None,
-    clock: Clock | None = None,
-) -> Broker:
+@lists_options(ConnectOptions)
+def connect(url: str = DEFAULT_URL, **options: Unpack[ConnectOptions]) -> Broker:
     """Open a broker on the store that the URL names.
 
     `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
@@ -51,69 +42,14 @@ def connect(
     `postgresql://user@host/database` keeps its tables in the schema `redrive`, or in the one that `?schema=` names;
     `redis://host` and `redis+cluster://host` keep their keys under the prefix `redrive`, or the one that `?prefix=`
     names, and wait for `?wait_replicas=` replicas; `http://host:7272` and `https://host` are servers (`redrive serve`).
-    Queues of different namespaces never see each other.
-
-    token: who this program is to a server that asks for it. It is for the server of the URL, not for other stores.
-    store_name: what other stores call this one, in `name@store`. stores: other stores by name, each with its URL: dead
-    queues may be there, and items move there and back. They are opened when they are needed, in the same namespace.
-    actor: whose name stands in audit rows unless a call names another; user@host by default.
-    backoffs: delay functions that queues may name in `retry`: failures so far → seconds.
-    durability: `full`, or `relaxed` to let a power cut lose the last calls in exchange for speed.
-    create_if_missing: whether a file that does not exist is created. Without, a mistaken path is an error, not an empty
-    store. maintenance: whether a thread of this broker sees to leases that ran out, expiry, retention, operations and
-    moves. A server does that itself, for all its clients.
-    redact: what is hidden from whoever looks, beside what seems a secret: a table of rules for all queues. A function
-    (kind, value) → value takes the place of all rules; False hides nothing.
-    clock: another source of time, for tests.
     """
-    core = _core(
-        url,
-        namespace,
-        token,
-        store_name,
-        stores,
-        actor,
-        backoffs,
-        durability,
-        create_if_missing,
-        maintenance,
-        redact,
-        clock,
-    )
-    return Broker(core)
+    return Broker(_open_core(url, **options))
 
 
-def connect_async(
-    url: str = DEFAULT_URL,
-    *,
-    namespace: str = "default",
-    token: str | None = None,
-    store_name: str | None = None,
-    stores: Mapping[str, str] | None = None,
-    actor: str | None = None,
-    backoffs: Mapping[str, DelayFunction] | None = None,
-    durability: str = "full",
-    create_if_missing: bool = True,
-    maintenance: bool = True,
-    redact: RedactOption = None,
-    clock: Clock | None = None,
-) -> AsyncBroker:
+@lists_options(ConnectOptions)
+def connect_async(url: str = DEFAULT_URL, **options: Unpack[ConnectOptions]) -> AsyncBroker:
     """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
-    core = _core(
-        url,
-        namespace,
-        token,
-        store_name,
-        stores,
-        actor,
-        backoffs,
-        durability,
-        create_if_missing,
-        maintenance,
-        redact,
-        clock,
-    )
-    return AsyncBroker(core)
+    return AsyncBroker(_open_core(url, **options))
 
 
 def token_for(url: str) -> str | None:
@@ -122,19 +58,20 @@ def token_for(url: str) -> str | None:
     return os.environ.get(TOKEN_VARIABLE) if is_server else None
 
 
-def _core(
+def _open_core(
     url: str,
-    namespace: str,
-    token: str | None,
-    name: str | None,
-    stores: Mapping[str, str] | None,
-    actor: str | None,
-    backoffs: Mapping[str, DelayFunction] | None,
-    durability: str,
-    create: bool,
-    maintenance: bool,
-    redact: RedactOption,
-    clock: Clock | None,
+    *,
+    namespace: str = "default",
+    token: str | None = None,
+    store_name: str | None = None,
+    stores: Mapping[str, str] | None = None,
+    actor: str | None = None,
+    backoffs: Mapping[str, DelayFunction] | None = None,
+    durability: str = "full",
+    create_if_missing: bool = True,
+    maintenance: bool = True,
+    redact: RedactOption = None,
+    clock: Clock | None = None,
 ) -> Core:
     with checking_input("durability"):
         is_level = isinstance(durability, str) and exact_str(durability) in ("full", "relaxed")
@@ -145,14 +82,14 @@ def _core(
     with checking_input("backoffs"):
         named = _checked_backoffs(backoffs or {})
     namespace = check_name("namespace", namespace)
-    name = None if name is None else check_name("store", name)
+    name = None if store_name is None else check_name("store", store_name)
     with checking_input("stores"):
         others = _checked_stores(name, stores or {})
     with checking_input("url"):
         url = exact_str(url) if isinstance(url, str) else url
 
     def open_one(where: str, called: str | None, table: StoreRegistry, token: str | None = None) -> Core:
-        store = _open(where, namespace, durability == "relaxed", create, clock, called, token)
+        store = _open(where, namespace, durability == "relaxed", create_if_missing, clock, called, token)
         runs = maintenance and urlsplit(where).scheme not in _SERVERS
         return Core(store, actor=actor, backoffs=named, maintenance=runs, redaction=redaction, stores=table)
 

@@ -119,7 +119,10 @@ def _check_deliveries(entries: list[Entry], max_attempts: int) -> None:
 
 
 def _check_fence(entries: list[Entry]) -> None:
-    """A settle is accepted once for each delivery, and never when a later delivery was given before it began."""
+    """A settle is accepted once for each delivery, and never when a later delivery was given before it began.
+
+    A lease is written down after it was given, on a busy machine long after: its number says which came first.
+    """
     leased: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     begun: dict[tuple[str, int], int] = {}
     settled: set[tuple[str, int]] = set()
@@ -130,8 +133,6 @@ def _check_fence(entries: list[Entry]) -> None:
         id, key = entry.ids[0], (entry.ids[0], entry.delivery)
         match entry.call, entry.phase:
             case "lease", _:
-                if completed.get(id, entry.at) < entry.at:
-                    raise Broken(f"item {id} was delivered after its completion")
                 leased[id].append((entry.at, entry.delivery))
             case _, "invoke":
                 begun[key] = entry.at
@@ -142,4 +143,7 @@ def _check_fence(entries: list[Entry]) -> None:
                 if any(at < begun[key] and delivery > entry.delivery for at, delivery in leased[id]):
                     raise Broken(f"a stale settle of delivery {entry.delivery} of item {id} was accepted")
                 if call == "complete":
-                    completed[id] = entry.at
+                    completed[id] = entry.delivery
+    for id, last in completed.items():
+        if any(delivery > last for _, delivery in leased[id]):
+            raise Broken(f"item {id} was delivered after its completion")

@@ -45,6 +45,11 @@ def _trace(word: str, n: int) -> None:
 def healthy(n: int, seconds: float = 0.005) -> None:
     _trace("begin", n)
     time.sleep(seconds)
+    hold = os.environ["KILLABLE_TRACE"] + ".hold"
+    if os.path.exists(hold):
+        _trace("held", n)
+        while os.path.exists(hold):
+            time.sleep(0.005)
     _trace("end", n)
 
 

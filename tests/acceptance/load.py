@@ -21,8 +21,6 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 BROKERS = 3
 THREADS = 2
 """For each broker."""
-RESUMED_SECONDS = 60.0
-"""When the fault is over, everybody is at work again after this."""
 REFUSED_PAUSE_SECONDS = 0.01
 """What a sensible caller waits before he tries again."""
 
@@ -70,7 +68,7 @@ class Load:
             each = all(self._since.get((number, call), 0) > now for number in numbers for call in ("put", "stats"))
             return each and all(any(self._since.get((n, call), 0) > now for n in numbers) for call in ("complete",))
 
-        return self.wait_until(at_work, RESUMED_SECONDS)
+        return self.wait_until(at_work)
 
     def stop(self) -> None:
         """Let every thread end its round, and close the brokers."""

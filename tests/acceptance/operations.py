@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from redrive import Broker, Settled, connect, new_item
 from redrive.clock import Instant
-from redrive.contract.admin_calls import ApplyRetention, Register, StepOperation
+from redrive.contract.admin_calls import Register, StepOperation
 from redrive.contract.item_calls import NewItem, Put, Settle
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.model.breaker import Breaker
 from redrive.model.duration import MINUTE
 from redrive.model.gate import BREAKER_GATE, Gate
@@ -79,17 +80,17 @@ def _gated(broker: Broker) -> None:
 
 def _set_gate(broker: Broker, allowance: int) -> None:
     """The breaker of the queue opens, and its gate gives that many leases."""
-    queue, now = broker.get_queue("jobs"), broker._core.clock.now()
+    queue, now = broker.get_queue("jobs"), broker.core.clock.now()
     breakers = (Breaker("queue", now, now, "20 failures", MINUTE, now),)
     gate = Gate(BREAKER_GATE, now, allowance)
-    broker._core.call(change_of(queue, *breakers, actor="test", note="why", gate=gate))
+    broker.submit(change_of(queue, *breakers, actor="test", note="why", gate=gate))
 
 
 def _refuse(broker: Broker, lease: Any) -> None:
     """The delivery ends by a Retry-After."""
     version, until = broker.get_queue("jobs").version, Instant(lease.leased_at + MINUTE)
     verdict = RetryVerdict(MINUTE, Status.FAILED)
-    broker._core.call(Settle(lease.token, OutcomeKind.FAILED, verdict, version, close_until=until))
+    broker.submit(Settle(lease.token, OutcomeKind.FAILED, verdict, version, close_until=until))
 
 
 def _leased(broker: Broker, queue: str = "jobs") -> Any:
@@ -194,7 +195,7 @@ def _take_step(limit: int) -> Step:
 
     def step(broker: Broker, _: Any) -> None:
         (operation,) = broker.list_operations(unfinished=True)
-        broker._core.call(StepOperation(operation.id, operation.steps, limit))
+        broker.submit(StepOperation(operation.id, operation.steps, limit))
 
     return step
 
@@ -203,7 +204,7 @@ def _tick(version: int) -> Step:
     """A schedule fires: what it remembers, and the item it puts."""
     put = Put("jobs", (NewItem(b"tick", "text/plain", idempotency_key=f"tick {version}"),))
     call = Register("schedule", "nightly", b"%d" % version, MINUTE, version, (put,))
-    return lambda broker, _: broker._core.call(call)
+    return lambda broker, _: broker.submit(call)
 
 
 OPERATIONS = (
@@ -295,9 +296,7 @@ OPERATIONS = (
         _in_every_status,
         [lambda broker, ids: broker.archive(ids), lambda broker, ids: broker.restore(ids)],
     ),
-    Operation(
-        "retention of dropped items", _dropped, [lambda broker, _: broker._core.call(ApplyRetention())], later="2h"
-    ),
+    Operation("retention of dropped items", _dropped, [lambda broker, _: broker.submit(ApplyRetention())], later="2h"),
     Operation("purge", _archived, [lambda broker, ids: broker.purge(ids)]),
     Operation("move", _many_dead, [lambda broker, ids: broker.move(ids, "short")]),
     Operation("redrive edited", _many_dead, [lambda broker, ids: broker.redrive(ids[:3], payload="mended")]),

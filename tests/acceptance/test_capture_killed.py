@@ -78,12 +78,12 @@ def retry_by_hand(id: str, end: Callable[[ManualRetry], Flow[Any]]) -> list[Step
     def start(broker: Broker, running: dict[str, ManualRetry]) -> None:
         dlq = DeadLetterQueue(broker)
         dlq.set_callback(lambda task: "done")
-        running[id] = _leased(broker._run(start_retry(dlq._queue, id)))
+        running[id] = _leased(broker.run_flow(start_retry(dlq._queue, id)))
 
     return [
         start,
-        lambda broker, running: broker._run(running[id].count()),
-        lambda broker, running: broker._run(end(running[id])),
+        lambda broker, running: broker.run_flow(running[id].count()),
+        lambda broker, running: broker.run_flow(end(running[id])),
     ]
 
 
@@ -167,7 +167,7 @@ class RunLog:
 
     def last_pid(self) -> int:
         """Return the process that has begun a run last."""
-        return int(self._all.read_bytes()[-PID_DIGITS:])
+        return int(self._all.read_bytes()[: self.count() * PID_DIGITS][-PID_DIGITS:])
 
     def runs(self, number: int) -> list[Run]:
         """Return the runs of a task. One process makes one run of a task at a time."""

@@ -103,7 +103,7 @@ def test_server_applies_the_file_and_a_worker_with_a_small_token_works(
     assert caplog.text.count("external_keys_only") == 1
     until(lambda: project.broker.stats("tickets").completed_total == 1)
     assert sorted(project.text("done").splitlines()) == ['{"id":7}', '{"n":1}']
-    listing = project.broker._run(external_polls.external_queue("tickets"))
+    listing = project.broker.run_flow(external_polls.external_queue("tickets"))
     assert listing is not None
     assert (listing.polls, listing.objects, listing.added) == (1, 1, 1)
 

@@ -92,7 +92,7 @@ def test_what_the_child_puts_survives_the_end_of_the_parents_broker(path: Path) 
 
 def test_child_that_never_uses_the_broker_leaves_the_file_alone(file_broker: Broker, path: Path) -> None:
     file_broker.put("jobs", 1)
-    closes = [lambda: None, file_broker.close, file_broker._core.store.close]
+    closes = [lambda: None, file_broker.close, file_broker.core.store.close]
     for close in closes:
         assert run(lambda say: close()).code == 0  # noqa: B023
         assert (path.parent / "redrive.db-wal").exists()
@@ -104,7 +104,7 @@ def test_child_leaves_the_parents_connections_alone(postgres_url: str) -> None:
     """Whatever a child does with them, nothing of it reaches the server: a goodbye would end them for the parent."""
     with connect(postgres_url, maintenance=False) as broker:
         broker.create_queue("jobs")
-        store = broker._core.store
+        store = broker.core.store
         assert isinstance(store, PostgresStore)
         store.poll_changes()
         assert broker.stats("jobs").pending == 0
@@ -131,15 +131,15 @@ from redrive import connect
 broker = connect(sys.argv[1])
 broker.create_queue("jobs")
 broker.put("jobs", 1)
-broker._core.store.poll_changes()
-connections = tuple(broker._core.store._engine._connections)
+broker.core.store.poll_changes()
+connections = tuple(broker.core.store._engine._connections)
 if os.fork() == 0:
     sys.exit()
 assert os.wait()[1] == 0
 for connection in connections:
     assert not connection.closed
 broker.put("jobs", 2)
-store = broker._core.store
+store = broker.core.store
 assert store._engine._writer in connections and store._notifications._listener in connections
 store._notifications._listener.execute("SELECT 1")
 broker.close()
@@ -166,7 +166,7 @@ def test_parents_turn_ends_with_the_parent_though_a_child_lives(path: Path) -> N
         own = connect(f"sqlite:///{path}", maintenance=False)
         own.put("jobs", 1)
         fork(child)
-        own._core.store._engine._turn.run(lambda: die(say))
+        own.core.store._engine._turn.run(lambda: die(say))
 
     def die(say: Say) -> None:
         say(b"x")

@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def direct(url: str) -> Iterator[StoreDriver]:
     clock = FakeClock()
     with connect(url, clock=clock, maintenance=False) as broker:
-        yield StoreDriver(broker._core.store, clock)
+        yield StoreDriver(broker.core.store, clock)
 
 
 class Sharing(SharedGateConformance):

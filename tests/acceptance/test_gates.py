@@ -36,7 +36,7 @@ def prepare(broker: Broker) -> dict[str, list[str]]:
         queue = broker.create_queue(f"q{number}")
         ids[queue.name] = [str(receipt.id) for receipt in broker.put_many(queue.name, range(ITEMS))]
         gate = Gate(BREAKER_GATE, Instant(0), ALLOWANCE)
-        broker._core.call(change_of(queue, gate=gate))
+        broker.submit(change_of(queue, gate=gate))
     return ids
 
 

@@ -19,6 +19,7 @@ from tests.servers.http import HttpServer
 from tests.servers.mounted import Mounts
 from tests.servers.proxy import HttpProxy
 from tests.servers.reserved_port import ReservedPort
+from tests.until import until
 
 from redrive import Broker, connect, connect_async
 from redrive.client import change_watcher
@@ -79,15 +80,6 @@ def far(far_url: str) -> Iterator[Broker]:
         broker.create_queue("jobs", keep_completed="1h")
         broker.put("jobs", 0)
         yield broker
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(client, "LOST_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(client, "UNSENT_SECONDS", 0.2)
-    monkeypatch.setattr(change_watcher, "POLL_SECONDS", 0.1)
-    monkeypatch.setattr(change_watcher, "SLACK_SECONDS", SHORT_SECONDS)
 
 
 def values(path: Path) -> list[int]:
@@ -154,7 +146,7 @@ def test_half_of_a_request_is_none(url: str, mounts: Mounts, path: Path) -> None
 
 
 def _body_of_a_put(broker: Broker) -> bytes:
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     sent: list[bytes] = []
     post = store._line.post
 
@@ -179,17 +171,22 @@ def test_idle_connections_that_were_cut_are_no_error(far: Broker, proxy: HttpPro
         assert far.stats("jobs").pending == number + 1
 
 
-@pytest.mark.usefixtures("impatient")
-def test_calls_that_nobody_answers_end_with_an_error_that_says_so(far_url: str, proxy: HttpProxy, path: Path) -> None:
+def test_calls_that_nobody_answers_end_with_an_error_that_says_so(
+    far_url: str, proxy: HttpProxy, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with connect(far_url) as far:
         far.create_queue("jobs")
         far.put("jobs", 0)
         proxy.go_dark()
         begun = time.monotonic()
-        with pytest.raises(OutcomeUnknown):
-            far.put("jobs", 1)
-        with pytest.raises(StoreUnavailable):
-            far.stats("jobs")
+        with monkeypatch.context() as impatient:
+            impatient.setattr(client, "ANSWER_SECONDS", SHORT_SECONDS)
+            impatient.setattr(client, "LOST_SECONDS", SHORT_SECONDS)
+            impatient.setattr(client, "UNSENT_SECONDS", 0.2)
+            with pytest.raises(OutcomeUnknown):
+                far.put("jobs", 1)
+            with pytest.raises(StoreUnavailable):
+                far.stats("jobs")
         assert time.monotonic() - begun < BOUND_SECONDS
         proxy.light_up()
         far.put("jobs", 2)
@@ -229,7 +226,7 @@ def test_close_does_not_wait_for_the_server(far: Broker, proxy: HttpProxy) -> No
 def test_fork_while_a_worker_waits(far: Broker, path: Path) -> None:
     far.complete(far.lease("jobs")[0])
     waits = Background(lambda: far.lease("jobs", wait="30s"))
-    while not far._core.notify._waiters:
+    while not far.core.notify._waiters:
         time.sleep(0.001)
 
     def work(say: Say) -> None:
@@ -260,16 +257,23 @@ def test_outcome_is_unknown_where_the_server_that_knew_it_was_started_anew(
 ) -> None:
     """But not of what may be repeated: that is repeated. A put is, under a key that outlives its item."""
     far.create_queue("brief", idempotency_timeout="item")
-    monkeypatch.setattr(client, "PAUSE_SECONDS", 1.0)  # before it asks again
+    restarted = threading.Event()
+    ask_again = client._Tries.again
 
     def restart() -> None:
-        end = time.monotonic() + PATIENCE_SECONDS
-        while proxy.cuts == cuts and time.monotonic() < end:
-            time.sleep(0.001)
+        until(lambda: proxy.cuts > cuts)
         mounts.restart(url)
+        restarted.set()
 
+    def ask_again_afterwards(tries: Any) -> bool:
+        assert restarted.wait(PATIENCE_SECONDS)
+        return ask_again(tries)
+
+    monkeypatch.setattr(client, "LOST_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(client._Tries, "again", ask_again_afterwards)
     for queue, value, key in (("jobs", 1, None), ("jobs", 2, "two"), ("brief", 3, "three")):
         cuts = proxy.cuts
+        restarted.clear()
         proxy.cut_at(commits, forward=forward)
         restarting = Background(restart)
         if value == 2:

@@ -89,7 +89,7 @@ def _stride(url: str, fewer: tuple[str, ...] = ("postgres", "redis")) -> int:
 
 def _strike_in_commit(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[Interrupter | None], None]:
     """Lets an interrupter loose in whatever thread commits, from before BEGIN until the results are delivered."""
-    committer: Any = broker._core.committer
+    committer: Any = broker.core.committer
     commit, loose = committer._commit, [None]
 
     def struck(calls: Any) -> Any:
@@ -173,7 +173,7 @@ def test_calls_of_others_in_a_transaction_that_is_struck_are_reported_as_they_ar
 ) -> None:
     """Three threads whose puts share a transaction; each is done, refused or unknown by itself."""
     set_loose = _strike_in_commit(broker, monkeypatch)
-    committer: Any = broker._core.committer
+    committer: Any = broker.core.committer
 
     def attempt(interrupter: Interrupter) -> None:
         committer._busy = True  # as if another thread were committing

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.acceptance.children import fork, join
+from tests.acceptance.children import BEAT, Say, fork, join
 from tests.acceptance.histories import Tally, check_history, read_journal
 from tests.acceptance.places import Where, places
 from tests.acceptance.working import MAX_ATTEMPTS, QUEUE, Worker, create_queues, share_fairly
@@ -27,6 +27,7 @@ ITEMS = int(os.environ.get("REDRIVE_ITEMS", 100_000 if THOROUGH else 3_000))
 BEATS_PER_KILL = 25
 """Rounds of all workers together between two kills."""
 FAIR_SECONDS = 10.0 if THOROUGH else 2.0
+READY = b"."
 Report = Callable[[str, object], None]
 
 
@@ -66,7 +67,11 @@ def _work(url: str, folder: Path, share: int) -> int:
 
     def start(number: int) -> None:
         life = lives[number]
-        pids[number], reader = fork(lambda say: Worker(url, folder, number, life, share).run(say))
+
+        def work(say: Say) -> None:
+            Worker(url, folder, number, life, share).run(say)
+
+        pids[number], reader = fork(work, pipe_bytes=len(BEAT))  # none works further ahead than its killer has seen
         waiting.register(reader, selectors.EVENT_READ, number)
 
     for number in range(PROCESSES):
@@ -75,8 +80,8 @@ def _work(url: str, folder: Path, share: int) -> int:
     while waiting.get_map():
         for key, _ in waiting.select(timeout=60):
             number = key.data
-            if data := os.read(key.fd, 4096):
-                beats += len(data)
+            if os.read(key.fd, len(BEAT)):
+                beats += 1
                 continue
             waiting.unregister(key.fd)
             ended = join(pids[number], key.fd)
@@ -119,15 +124,20 @@ def test_every_process_gets_its_turn(tmp_path: Path, record_property: Report) ->
     """Measured: on a quiet machine the slowest does at least half of the fastest, and nobody waits for 100 ms."""
     url = f"sqlite:///{tmp_path}/redrive.db"
     create_queues(url)
+    go, start = os.pipe()
 
-    def work() -> tuple[int, int]:
-        def run(say: Callable[[bytes], None]) -> None:
-            with connect(url, maintenance=False) as broker:
-                share_fairly(broker, say, FAIR_SECONDS)
+    def run(say: Say) -> None:
+        os.close(start)
+        with connect(url, maintenance=False) as broker:
+            say(READY)
+            os.read(go, 1)  # until the other side is closed
+            share_fairly(broker, say, FAIR_SECONDS)
 
-        return fork(run)
-
-    said = [join(*child).said.decode().split() for child in [work() for _ in range(PROCESSES)]]
+    children = [fork(run) for _ in range(PROCESSES)]
+    assert [os.read(reader, len(READY)) for _, reader in children] == [READY] * PROCESSES
+    os.close(start)
+    said = [join(*child).said.decode().split() for child in children]
+    os.close(go)
     rounds = [int(each[0]) for each in said]
     longest = max(float(each[1]) for each in said)
     report = f"slowest {min(rounds) / max(rounds):.0%} of the fastest, longest wait {longest:.0f} ms, rounds {rounds}"

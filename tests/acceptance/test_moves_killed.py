@@ -26,7 +26,7 @@ from tests.sizes import THOROUGH
 from redrive import Broker, Lease, connect
 from redrive.broker import flow
 from redrive.broker.flow import CommitCalls, OnStore
-from redrive.contract.admin_calls import FinishMove, Receive
+from redrive.contract.maintenance_calls import FinishMove, Receive
 from redrive.contract.queries import ListMoves, ListOpenMoves
 from redrive.errors import LeaseLost, RedriveError
 from redrive.stores.relational import moves
@@ -68,8 +68,8 @@ def move(broker: Broker, leases: list[Lease], consumed: bool, say: Say) -> None:
         say(b"f")
     if consumed:
         there = broker.on_store("there")
-        leaving = broker._core.store.read(ListMoves())
-        there._core.committer.commit([Receive("morgue", each, "here") for each in leaving])
+        leaving = broker.core.store.read(ListMoves())
+        there.core.committer.commit([Receive("morgue", each, "here") for each in leaving])
         for lease in there.lease("morgue", len(VALUES)):
             say(b"c")
             there.complete(lease)
@@ -87,7 +87,7 @@ def check(here: str, there: str, locations: tuple[Where, Where], said: bytes) ->
             broker.run_maintenance()
             broker.on_store("there").run_maintenance()
         assert broker.moves() == ()
-        assert broker.on_store("there")._core.store.read(ListOpenMoves("here")) == ()
+        assert broker.on_store("there").core.store.read(ListOpenMoves("here")) == ()
     after = _found(locations, removed=tried)
     if after.total() > len(VALUES) - used_up or set(after) > set(found):
         raise Broken(f"{found} became {after}, and {used_up} were used up")
@@ -233,7 +233,7 @@ def count_transactions(brokers: Iterable[Broker], at: int) -> None:
         return counted
 
     for broker in brokers:
-        store: Any = broker._core.store
+        store: Any = broker.core.store
         store.commit = counting(store.commit)
 
 

@@ -166,14 +166,15 @@ def test_server_that_stops_while_a_commit_waits(broker: Broker, primary: Primary
 def test_no_timeout_of_the_server_ends_the_wait_but_ours_does(
     url: str, primary: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(connection_settings.SETTINGS, "statement_timeout", "300ms")
-    monkeypatch.setattr(connection_settings, "TRANSACTION_TIMEOUT", "300ms")
+    with connect(url, maintenance=False) as patient:  # to make tables may take longer
+        patient.create_queue("jobs")
+        patient.put("jobs", 0)
+    monkeypatch.setitem(connection_settings.SETTINGS, "statement_timeout", "1s")
+    monkeypatch.setattr(connection_settings, "TRANSACTION_TIMEOUT", "1s")
     with connect(url, maintenance=False) as broker:
-        broker.create_queue("jobs")
-        broker.put("jobs", 0)
         primary.await_standby()
-        monkeypatch.setattr(patience, "ANSWER_TIMEOUT_SECONDS", 1.0)
-        with pytest.raises(OutcomeUnknown, match="no answer within 1 seconds"):
+        monkeypatch.setattr(patience, "ANSWER_TIMEOUT_SECONDS", 3.0)
+        with pytest.raises(OutcomeUnknown, match="no answer within 3 seconds"):
             broker.put("jobs", 1)
         monkeypatch.undo()
         check_goes_on(broker, primary, url)

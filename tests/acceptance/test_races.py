@@ -24,7 +24,7 @@ ROUNDS = int(os.environ.get("REDRIVE_ROUNDS", 10_000 if THOROUGH else 80))
 """Races of each kind on each store. 40 are each of the five late calls with each of the eight head starts, once."""
 
 HEAD_STARTS = 8
-"""By how many reads one of them may start later than the other."""
+"""By how many reads one of them may start later than the other. By the last one, it starts when the other has ended."""
 
 Late = Callable[[Broker, Lease], Any]
 Rival = Callable[[Broker, Lease], bool]
@@ -115,7 +115,7 @@ def extend_while_the_sweep_looks(one: Broker, two: Broker, clock: FakeClock) -> 
     one.put("jobs", "extended")
     lease = one.lease("jobs")[0]
     clock.advance("1s")
-    store = two._core.store
+    store = two.core.store
     read = store.read
 
     def read_and_extend(query: Query) -> Any:
@@ -135,13 +135,18 @@ def race(
 ) -> tuple[int, int]:
     """Let both run at once, again and again. Gives how often each won. Raises if ever both did, or none."""
     start, finish = threading.Barrier(2), threading.Barrier(2)
+    first_has_ended = threading.Event()
     leases: list[Lease] = []
     taken: list[bool] = []
     failed: list[BaseException] = []
 
     def wait_for_the_other(broker: Broker, is_later: bool, round: int) -> None:
         """Give the other one a head start, so that either of them wins now and then."""
-        for _ in range(is_later * (round // len(late) % HEAD_STARTS)):
+        head_start = is_later * (round // len(late) % HEAD_STARTS)
+        if head_start == HEAD_STARTS - 1:
+            assert first_has_ended.wait(PATIENCE_SECONDS)
+            return
+        for _ in range(head_start):
             broker.stats("jobs")
 
     def compete() -> None:
@@ -150,9 +155,11 @@ def race(
                 start.wait(PATIENCE_SECONDS)
                 wait_for_the_other(two, round % 2 == 1, round)
                 taken.append(rival(two, leases[-1]))
+                first_has_ended.set()
                 finish.wait(PATIENCE_SECONDS)
         except BaseException as error:
             failed.append(error)
+            first_has_ended.set()
             start.abort()
             finish.abort()
 
@@ -163,10 +170,12 @@ def race(
         one.put("jobs", round)
         leases.append(one.lease("jobs")[0])
         clock.advance("1s")
+        first_has_ended.clear()
         try:
             start.wait(PATIENCE_SECONDS)
             wait_for_the_other(one, round % 2 == 0, round)
             accepted = _accepted(partial(late[round % len(late)], one, leases[-1]))
+            first_has_ended.set()
             finish.wait(PATIENCE_SECONDS)
         except threading.BrokenBarrierError:
             raise (failed or [AssertionError("the rival does not answer")])[0] from None

@@ -15,6 +15,7 @@ from tests.acceptance.test_races import LATE, next_owner, race, same_token
 from tests.integration.test_redis_pubsub import wait_to_hear
 from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Server
+from tests.until import until
 
 from redrive import Broker, connect
 from redrive.stores.redis import pubsub
@@ -123,6 +124,7 @@ def test_listener_that_is_not_armed_again_is_found(redis_server: Server, monkeyp
         ):
             listener.received()
             monkeypatch.setattr(PubSub, "_subscribe", lambda self: setattr(self, "_listener", connection.dial()))
+            until(lambda: len(admin.client_list(_type="pubsub")) == 1)  # those of tests before are gone
             assert admin.client_kill_filter(_type="pubsub") == 1
             assert listener.received() is None
             listener.received()

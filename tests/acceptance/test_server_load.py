@@ -8,7 +8,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,11 @@ class Load:
         self.refused_for_good += 1
         return None
 
-    async def live(self, number: int, until: float) -> None:
+    async def live(self, number: int, is_over: Callable[[], bool]) -> None:
         """Put one, lease one, complete it, again and again."""
         count = 0
         with Caller(self.port) as caller:
-            while time.monotonic() < until:
+            while not is_over():
                 key = f"{number}-{count}"
                 count += 1
                 self.tried.add(key)
@@ -116,12 +116,14 @@ async def _rest(load: Load) -> Counter[str]:
     found: Counter[str] = Counter()
     with Caller(load.port) as caller:
         while True:
-            leased = await load.call(caller, "queue.lease", queue="jobs", limit=500, wait="6s", worker="last")
-            if not leased["items"]:
+            leased = await load.call(caller, "queue.lease", queue="jobs", limit=100, wait="1s", worker="last")
+            stats = await load.call(caller, "queue.stats", queue="jobs")
+            if not leased["items"] and stats["pending"] + stats["failed"] + stats["active"] == 0:
                 return found
             found.update(item["payload"]["key"] for item in leased["items"])
             done = [{"token": item["token"]} for item in leased["items"]]
-            await load.call(caller, "queue.complete", queue="jobs", items=done)
+            if done:
+                await load.call(caller, "queue.complete", queue="jobs", items=done)
 
 
 async def _check(load: Load) -> None:
@@ -139,7 +141,7 @@ async def test_many_clients_are_served_at_once(server: HttpServer, capsys: pytes
     await _create(server.port)
     load = Load(server.port)
     began = time.monotonic()
-    await asyncio.gather(*(load.live(number, began + SECONDS) for number in range(CLIENTS)))
+    await asyncio.gather(*(load.live(number, lambda: time.monotonic() > began + SECONDS) for number in range(CLIENTS)))
     took = time.monotonic() - began
     with capsys.disabled():
         print(f"\n{CLIENTS:,} clients: {load.report(took)}")
@@ -156,12 +158,14 @@ async def test_server_that_is_killed_loses_nothing_acknowledged(
     await _create(server.port)
     load = Load(server.port)
     began = time.monotonic()
-    until = began + (KILLS + 1) * SECONDS_BETWEEN_KILLS
-    clients = asyncio.gather(*(load.live(number, until) for number in range(CLIENTS)))
+    over = asyncio.Event()
+    clients = asyncio.gather(*(load.live(number, over.is_set) for number in range(CLIENTS)))
     for _ in range(KILLS):
         await asyncio.sleep(SECONDS_BETWEEN_KILLS)
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
+    await asyncio.sleep(SECONDS_BETWEEN_KILLS)
+    over.set()
     await clients
     with capsys.disabled():
         print(f"\n{KILLS} kills: {load.report(time.monotonic() - began)}, {len(load.acknowledged):,} acknowledged")

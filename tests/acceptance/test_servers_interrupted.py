@@ -59,7 +59,7 @@ def broker(url: str) -> Iterator[Broker]:
 
 @pytest.fixture
 def store(broker: Broker) -> Store:
-    return broker._core.store
+    return broker.core.store
 
 
 def put(store: Store, value: int) -> Receipt:
@@ -191,7 +191,7 @@ def test_socket_of_redis(after: bool, redis_url: str, monkeypatch: pytest.Monkey
     with connect(redis_url, maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.create_queue("others")
-        store = broker._core.store
+        store = broker.core.store
         put(store, 0)
         interrupted = []
         for number in range(1, 40):

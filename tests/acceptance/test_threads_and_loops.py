@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from redrive import AsyncBroker, Broker, connect
 from redrive.broker import committer
 from redrive.broker.flow import WaitForQueue
 from redrive.clock import Instant
+from redrive.contract.item_calls import LeaseItems
 from redrive.errors import Closed, OutcomeUnknown, Overloaded
 from redrive.model.duration import HOUR
 from redrive.testing.conformance.actions import Background
@@ -45,7 +46,7 @@ class Door:
     """Stands before the store's commit: whoever comes waits there until it is opened."""
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._store = broker._core.store
+        self._store = broker.core.store
         self._commit = self._store.commit
         self.reached = threading.Semaphore(0)
         self._open = threading.Event()
@@ -64,7 +65,7 @@ class Door:
 
 
 def test_threads_and_loops_share_one_broker(broker: Broker, path: Path) -> None:
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
 
     def in_thread(number: int) -> list[str]:
         done = []
@@ -102,7 +103,7 @@ def test_threads_and_loops_share_one_broker(broker: Broker, path: Path) -> None:
 def test_close_commits_what_was_accepted_and_refuses_the_rest(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
     door = Door(broker, monkeypatch)
 
     async def put_many() -> list[Any]:
@@ -112,9 +113,9 @@ def test_close_commits_what_was_accepted_and_refuses_the_rest(
     door.until_reached()
     calls += [Background(lambda: broker.put("jobs", "waits")) for _ in range(5)]
     loop = Background(lambda: asyncio.run(put_many()))
-    until(lambda: len(broker._core.committer._waiting) == 6)
+    until(lambda: len(broker.core.committer._waiting) == 6)
     closing = Background(broker.close)
-    until(lambda: broker._core._closed)
+    until(lambda: broker.core._closed)
     with pytest.raises(Closed):
         broker.stats("jobs")
     door.open()
@@ -130,7 +131,7 @@ def test_close_commits_what_was_accepted_and_refuses_the_rest(
 
 def test_close_wakes_who_waits_for_an_item(broker: Broker) -> None:
     waiting = Background(lambda: broker.lease("jobs", wait="1h"))
-    until(lambda: bool(broker._core.notify._waiters))
+    until(lambda: bool(broker.core.notify._waiters))
     broker.close()
     with pytest.raises(Closed):
         waiting.result()
@@ -138,16 +139,16 @@ def test_close_wakes_who_waits_for_an_item(broker: Broker) -> None:
 
 def test_arrival_from_another_process_just_before_the_wait_is_not_missed(broker: Broker, path: Path) -> None:
     """The watcher looks for all queues at once: what it saw counts also for whoever is about to wait."""
-    notify = broker._core.notify
+    notify = broker.core.notify
     broker.create_queue("other")
     elsewhere = Background(lambda: broker.lease("other", wait="1h"))
-    until(lambda: bool(notify._waiters) and not broker._core.store.poll_changes())
+    until(lambda: bool(notify._waiters) and not broker.core.store.poll_changes())
     ticket = notify.sequence("jobs")
     assert broker.lease("jobs") == []
     with connect(f"sqlite:///{path}", maintenance=False) as another:
         another.put("jobs", 1)
     until(lambda: notify.sequence("jobs") != ticket)
-    assert notify.wait(WaitForQueue("jobs", ticket, Instant(broker._core.clock.now() + HOUR), None))
+    assert notify.wait(WaitForQueue("jobs", ticket, Instant(broker.core.clock.now() + HOUR), None))
     broker.put("other", 1)
     elsewhere.result()
 
@@ -160,7 +161,7 @@ def test_calls_beyond_the_bound_are_refused_and_the_others_are_not(
     calls = [Background(lambda: broker.put("jobs", 1))]
     door.until_reached()
     calls += [Background(lambda: broker.put("jobs", 1)) for _ in range(3)]
-    until(lambda: len(broker._core.committer._waiting) == 3)
+    until(lambda: len(broker.core.committer._waiting) == 3)
     with pytest.raises(Overloaded):
         broker.put("jobs", "too many")
     door.open()
@@ -177,7 +178,7 @@ def test_cancelled_lease_gives_its_items_back(broker: Broker, monkeypatch: pytes
         items = [broker.get(id) for id in ids]
         return [(item.status, item.counters.deliveries) for item in items] == [("pending", n) for n in (1, 1, 0)]
 
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
     door = Door(broker, monkeypatch)
 
     async def cancel() -> None:
@@ -193,36 +194,41 @@ def test_cancelled_lease_gives_its_items_back(broker: Broker, monkeypatch: pytes
     asyncio.run(cancel())
 
 
-def test_lease_cancelled_in_the_moment_it_arrives_gives_its_items_back(broker: Broker) -> None:
+@pytest.mark.parametrize(
+    "lease", [lambda face: face.lease("jobs"), lambda face: face.submit(LeaseItems("jobs", 1))], ids=["flow", "call"]
+)
+def test_lease_cancelled_in_the_moment_it_arrives_gives_its_items_back(
+    broker: Broker, lease: Callable[[AsyncBroker], Coroutine[Any, Any, Any]]
+) -> None:
     """The result is there and the task has not run yet: what it would have got must not be lost."""
     broker.put_many("jobs", [1, 2])
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
 
     async def cancel() -> None:
         second: asyncio.Task[Any] | None = None
 
         async def first() -> None:
-            await face.lease("jobs")
+            await lease(face)
             assert second is not None
             second.cancel()
 
         one = asyncio.create_task(first())
-        second = asyncio.create_task(face.lease("jobs"))
+        second = asyncio.create_task(lease(face))
         await one
         with pytest.raises(asyncio.CancelledError):
             await second
         again = await face.lease("jobs")
-        assert [(lease.value, lease.attempts) for lease in again] == [(2, 1)]
+        assert [(each.value, each.attempts) for each in again] == [(2, 1)]
 
     asyncio.run(cancel())
 
 
 def test_cancelled_wait_leaves_the_item_to_the_next(broker: Broker) -> None:
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
 
     async def wait() -> None:
         tasks = [asyncio.create_task(face.lease("jobs", wait="1h")) for _ in range(3)]
-        await asyncio.to_thread(until, lambda: sum(map(len, broker._core.notify._waiters.values())) == 3)
+        await asyncio.to_thread(until, lambda: sum(map(len, broker.core.notify._waiters.values())) == 3)
         tasks[0].cancel()
         await face.put_many("jobs", [1, 2])
         leases = await asyncio.gather(*tasks, return_exceptions=True)
@@ -234,7 +240,7 @@ def test_cancelled_wait_leaves_the_item_to_the_next(broker: Broker) -> None:
 
 def test_interrupted_leader_leaves_nobody_waiting(broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """KeyboardInterrupt in the thread that commits for others is for that thread alone."""
-    store = broker._core.store
+    store = broker.core.store
     commit, entered = store.commit, threading.Semaphore(0)
     proceed, turns = threading.Semaphore(0), iter(["first", "interrupted", "rest"])
 
@@ -251,9 +257,9 @@ def test_interrupted_leader_leaves_nobody_waiting(broker: Broker, path: Path, mo
     first = Background(lambda: broker.put("jobs", "first"))
     assert entered.acquire(timeout=PATIENCE_SECONDS)
     leader = Background(lambda: broker.put("jobs", "leads"))
-    until(lambda: len(broker._core.committer._waiting) == 1)
+    until(lambda: len(broker.core.committer._waiting) == 1)
     follower = Background(lambda: broker.put("jobs", "follows"))
-    until(lambda: len(broker._core.committer._waiting) == 2)
+    until(lambda: len(broker.core.committer._waiting) == 2)
     proceed.release()
     first.result()
     with pytest.raises(KeyboardInterrupt):
@@ -271,7 +277,7 @@ def test_interrupted_main_thread_leaves_its_place_in_line_to_its_call(
     door = Door(broker, monkeypatch)
     first = Background(lambda: broker.put("jobs", "first"))
     door.until_reached()
-    line = broker._core.committer._waiting
+    line = broker.core.committer._waiting
 
     def interrupt() -> Any:
         until(lambda: len(line) == 1)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.children import Say
+from tests.acceptance.children import BEAT, Say
 from tests.acceptance.histories import Journal, read_journal
 
 from redrive import Broker, Lease, connect
@@ -26,8 +26,6 @@ PUT_AT_ONCE = 10
 LEASE_AT_ONCE = 5
 LATE_AT_ONCE = 3
 """Leases that a worker sits on while it works on others."""
-BEAT = b"."
-"""Said after each round, so that the test knows how far its workers are."""
 
 
 def create_queues(url: str) -> None:
@@ -53,7 +51,7 @@ class Worker:
         self._broker = connect(url, maintenance=number == 0)
 
     def run(self, say: Say) -> None:
-        """Rounds of puts, leases and settles."""
+        """Rounds of puts, leases and settles. A beat after each, so that the test knows how far its workers are."""
         idle = 0
         while self._todo or idle < 3:
             batch, self._todo = self._todo[:PUT_AT_ONCE], self._todo[PUT_AT_ONCE:]

@@ -16,8 +16,8 @@ from redrive.auth.principal import TOKENS_NAMESPACE, UNAUTHENTICATED_ADMIN, Role
 from redrive.auth.token_store import NewToken
 from redrive.contract.admin_calls import Register
 from redrive.errors import InvalidInput, Overloaded, StoreUnavailable, Unauthorized
-from redrive.server.auth import authentication as gates
-from redrive.server.auth.authentication import TokenAuthenticator
+from redrive.server import authentication as gates
+from redrive.server.authentication import TokenAuthenticator
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.http_server import may_bind
 from redrive.telemetry.metrics import TOKENS_REFUSED
@@ -42,7 +42,7 @@ class Door:
         self.pauses.append(seconds)
 
     async def make(self, name: str, *roles: str, **more: Any) -> NewToken:
-        return await self.broker._run(
+        return await self.broker.run_flow(
             token_store.create(self.clock, name, roles or ("viewer",), created_by="test", **more)
         )
 
@@ -124,7 +124,7 @@ async def test_secrets_are_compared_in_constant_time(door: Door) -> None:
 
 async def test_only_a_digest_of_the_secret_is_kept(door: Door) -> None:
     made = await door.make("ann")
-    (kept,) = await door.broker._run(token_store.list_all())
+    (kept,) = await door.broker.run_flow(token_store.list_all())
     secret = made.text.rpartition("_")[2]
     assert secret not in repr(kept)
     assert secret not in repr(made)
@@ -135,7 +135,7 @@ async def test_only_a_digest_of_the_secret_is_kept(door: Door) -> None:
 async def test_revoked_token_is_refused_within_a_second(door: Door) -> None:
     made, _ = await door.make("ann"), await door.make("bob")
     await door.identify(f"Bearer {made.text}")
-    assert await door.broker._run(token_store.revoke("ann", "test"))
+    assert await door.broker.run_flow(token_store.revoke("ann", "test"))
     door.now += gates.STALE_SECONDS
     with pytest.raises(Unauthorized):
         await door.identify(f"Bearer {made.text}")
@@ -152,7 +152,7 @@ async def test_new_token_is_known_at_once(door: Door) -> None:
 async def test_tokens_are_not_read_for_every_request(door: Door) -> None:
     made = await door.make("ann")
     await door.identify(f"Bearer {made.text}")
-    with patch.object(door.broker._core, "read", side_effect=AssertionError):
+    with patch.object(door.broker.core, "read", side_effect=AssertionError):
         for _ in range(100):
             await door.identify(f"Bearer {made.text}")
 
@@ -170,7 +170,7 @@ async def test_to_revoke_the_last_token_opens_nothing(door: Door) -> None:
     await door.make("ann")
     with pytest.raises(Unauthorized):
         await door.identify(None)
-    await door.broker._run(token_store.revoke("ann", "test"))
+    await door.broker.run_flow(token_store.revoke("ann", "test"))
     door.now += 10
     with pytest.raises(Unauthorized):
         await door.identify(None)
@@ -186,7 +186,7 @@ async def test_expired_tokens_keep_the_door_shut(door: Door) -> None:
 async def test_tokens_last_known_go_on_while_the_store_does_not_answer(door: Door) -> None:
     made = await door.make("ann")
     await door.identify(f"Bearer {made.text}")
-    down = patch.object(door.broker._core, "read", side_effect=StoreUnavailable("memory", "gone"))
+    down = patch.object(door.broker.core, "read", side_effect=StoreUnavailable("memory", "gone"))
     with down:
         door.now += gates.GRACE_SECONDS - 1
         assert (await door.identify(f"Bearer {made.text}")).name == "ann"
@@ -200,14 +200,14 @@ async def test_tokens_last_known_go_on_while_the_store_does_not_answer(door: Doo
 
 async def test_nobody_is_let_in_before_tokens_could_be_read(door: Door) -> None:
     with (
-        patch.object(door.broker._core, "read", side_effect=StoreUnavailable("memory", "gone")),
+        patch.object(door.broker.core, "read", side_effect=StoreUnavailable("memory", "gone")),
         pytest.raises(StoreUnavailable),
     ):
         await door.identify(None)
 
 
 async def test_token_that_cannot_be_read_keeps_the_door_shut_and_lets_nobody_in(door: Door) -> None:
-    door.broker._core.store.commit([Register("token", "odd", b"not json")])
+    door.broker.core.store.commit([Register("token", "odd", b"not json")])
     with pytest.raises(Unauthorized):
         await door.identify(None)
     with pytest.raises(Unauthorized):
@@ -260,7 +260,7 @@ async def test_names_of_tokens_are_unique(door: Door) -> None:
 )
 async def test_token_that_makes_no_sense_is_refused(door: Door, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        await door.broker._run(
+        await door.broker.run_flow(
             token_store.create(door.clock, **{"name": "ann", "roles": ("viewer",), "created_by": "test", **given})
         )
 

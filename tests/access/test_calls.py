@@ -20,19 +20,12 @@ from redrive.auth.principal import TOKENS_NAMESPACE, Principal, Role
 from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
-    ApplyRetention,
     AuditNote,
-    CloseMove,
     CreateQueue,
     DeleteQueue,
-    Expire,
-    FinishMove,
     Hold,
-    Import,
     ManualChange,
     ManualTarget,
-    Promote,
-    Receive,
     Register,
     SetBreakers,
     SetOperation,
@@ -55,6 +48,7 @@ from redrive.contract.item_calls import (
     ReturnLease,
     Settle,
 )
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -91,7 +85,6 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.operation import OperationStatus
-from redrive.server.auth.store_call_authorization import authorize_calls
 from redrive.server.validation.dispatch import VALIDATORS
 
 REFUSALS = (Forbidden, ItemNotFound, LeaseLost, OperationNotFound)
@@ -368,8 +361,8 @@ def world() -> Iterator[World]:
     world.close()
 
 
-async def is_let_in(world: World, sample: Sample, principal: Principal, side: str) -> bool:
-    (answer,) = await authorize_calls(world.request(principal), (sample.make(world, world.sides[side]),))
+def is_let_in(world: World, sample: Sample, principal: Principal, side: str) -> bool:
+    (answer,) = world.authorize(principal, sample.make(world, world.sides[side]))
     if isinstance(answer, RedriveError):
         assert isinstance(answer, REFUSALS), answer
         return False
@@ -377,32 +370,45 @@ async def is_let_in(world: World, sample: Sample, principal: Principal, side: st
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.what)
-async def test_call_is_let_in_for_those_who_may(sample: Sample, world: World) -> None:
+def test_call_is_let_in_for_those_who_may(sample: Sample, world: World) -> None:
     for role, side in product(Role, (OWN, FOREIGN)):
         may = role in sample.roles.split()
-        assert await is_let_in(world, sample, everywhere(role), side) is may, (role, side)
-        assert not await is_let_in(world, sample, in_another_namespace(role), side), (role, side)
+        assert is_let_in(world, sample, everywhere(role), side) is may, (role, side)
+        assert not is_let_in(world, sample, in_another_namespace(role), side), (role, side)
         within = {HERE: side == OWN, ALL: False, ANY: True}[sample.where]
-        assert await is_let_in(world, sample, limited(role), side) is (may and within), (role, side)
+        assert is_let_in(world, sample, limited(role), side) is (may and within), (role, side)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.what)
-async def test_tokens_namespace_is_for_admins_alone(sample: Sample, world: World) -> None:
+def test_tokens_namespace_is_for_admins_alone(sample: Sample, world: World) -> None:
     for role in Role:
-        request = world.request(everywhere(role), TOKENS_NAMESPACE)
-        (answer,) = await authorize_calls(request, (sample.make(world, world.sides[OWN]),))
+        call = sample.make(world, world.sides[OWN])
+        (answer,) = world.authorize(everywhere(role), call, namespace=TOKENS_NAMESPACE)
         assert isinstance(answer, RedriveError) is (role is not Role.ADMIN)
 
 
-async def test_tokens_are_written_by_admins_alone(world: World) -> None:
+def test_tokens_are_written_by_admins_alone(world: World) -> None:
     calls = (Register("token", "x", b"{}"), Unregister("token", "x"), ListRegistrations("token"))
     for role in Role:
-        answers = await authorize_calls(world.request(everywhere(role), TOKENS_NAMESPACE), calls)
+        answers = world.authorize(everywhere(role), *calls, namespace=TOKENS_NAMESPACE)
         assert all(isinstance(answer, Forbidden) is (role is not Role.ADMIN) for answer in answers)
-        answers = await authorize_calls(world.request(limited(role), TOKENS_NAMESPACE), calls)
+        answers = world.authorize(limited(role), *calls, namespace=TOKENS_NAMESPACE)
         assert all(isinstance(answer, Forbidden) for answer in answers)
-    elsewhere = await authorize_calls(world.request(everywhere(Role.ADMIN)), calls[:2])
+    elsewhere = world.authorize(everywhere(Role.ADMIN), *calls[:2])
     assert all(isinstance(answer, InvalidInput) for answer in elsewhere)
+
+
+def test_call_with_an_actor_or_a_worker_is_signed_by_the_caller(world: World) -> None:
+    """Whatever its sender wrote there. No call can be forgotten: it is signed because it has the field."""
+    signed: set[str] = set()
+    for sample in SAMPLES:
+        call: Any = sample.make(world, world.sides[OWN])
+        names = [name for name in ("actor", "worker") if name in call.__struct_fields__]
+        forged = msgspec.structs.replace(call, **dict.fromkeys(names, "mallory"))
+        (answer,) = world.authorize(everywhere(Role.ADMIN), forged)
+        assert all(getattr(answer, name).split("/")[0] == "ann" for name in names), answer
+        signed |= {type(call).__name__ for _ in names}
+    assert {"UpdateQueue", "SetBreakers", "ManualChange", "Import", "LeaseItems", "ListWorkerLeases"} <= signed
 
 
 def test_every_call_and_query_is_in_the_tables() -> None:

@@ -5,11 +5,10 @@ He knows all ids, tokens and names there are, which is more than anybody should.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -21,16 +20,15 @@ from tests.sizes import THOROUGH
 
 from redrive import RedriveError
 from redrive.auth.principal import Role
-from redrive.contract import COMMIT_ORDER
+from redrive.contract import Call
 from redrive.contract.admin_calls import Register
 from redrive.contract.queries import FindItems, GetOperation, GetResult, ListRegistrations
 from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
-from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
 from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (300, 500) if THOROUGH else (5, 250)
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 QUEUES = tuple(f"{side}-{name}" for side in (OWN, FOREIGN) for name in ("jobs", "dead", "third"))
 
 
@@ -39,7 +37,7 @@ class Attempt:
 
     def __init__(self, role: Role, random: Random, tally: Counter[str]) -> None:
         self.world, self.tally, self.role = World(), tally, role
-        self.request = self.world.request(limited(role))
+        self.principal = limited(role)
         self.mischief = Mischief(random, QUEUES)
         self.mischief.now = self.world.clock.now()
         sides = self.world.sides.values()
@@ -51,12 +49,11 @@ class Attempt:
         self.mischief.versions = [queue.version for queue in self.world.broker.list_queues()]
         own = self.world.sides[OWN]
         self.mischief.items = [self.world.broker.get(id) for id in (own.id, own.letter_id, own.done_id)]
-        self.loop = asyncio.new_event_loop()
         self.before = self.of_others()
 
     def of_others(self) -> Any:
         """Everything there is in queues of others."""
-        read, side = self.world.broker._core.read, self.world.sides[FOREIGN]
+        read, side = self.world.broker.core.read, self.world.sides[FOREIGN]
         names = [queue for queue in QUEUES if queue.startswith(FOREIGN)]
         return (
             [queue for queue in self.world.broker.list_queues() if queue.name in names],
@@ -72,14 +69,14 @@ class Attempt:
         call = self.mischief.call()
         if isinstance(call, Register) and call.kind not in ("worker", "schedule"):
             return
-        (made,) = self.loop.run_until_complete(authorize_calls(self.request, (call,)))
+        (made,) = self.world.authorize(self.principal, call)
         result = self.carried_out(made)
         if isinstance(result, RedriveError):
             self.tally["refused"] += 1
             assert SECRET not in str(result)
             return
         self.tally["let in"] += 1
-        shown = filter_result(self.request, call, result)
+        shown = self.world.shown(self.principal, call, result)
         said = encode(encode_results((call,), (shown,)) if isinstance(call, COMMITTED) else shown)
         assert f"{SECRET} {FOREIGN}".encode() not in said, call
         # An admin can write names of others into settings of his own; and everybody is told what he said himself.
@@ -89,7 +86,7 @@ class Attempt:
     def carried_out(self, call: Any) -> Any:
         if isinstance(call, RedriveError):
             return call
-        core = self.world.broker._core
+        core = self.world.broker.core
         if isinstance(call, COMMITTED):
             return core.store.commit([call]).results[0]
         try:
@@ -105,7 +102,6 @@ class Attempt:
                     assert self.of_others() == self.before
             assert self.of_others() == self.before
         finally:
-            self.loop.close()
             self.world.close()
 
 

@@ -15,7 +15,7 @@ from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE, Role
 from redrive.server.application import application
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import TokenAuthenticator
+from redrive.server.authentication import TokenAuthenticator
 
 PASSWORD = "hunter2hunter2"
 PAGES = ("/", "/health", "/health/live", "/health/ready", "/metrics", "/openapi.json")
@@ -35,7 +35,7 @@ class Door:
     async def open(self) -> None:
         assert isinstance(self.app.access, TokenAuthenticator)
         self.app.access._pause = not_waited
-        core = (await self.app.brokers.at("default"))._core
+        core = (await self.app.brokers.at("default")).core
         self.world = World(core)
         own = self.world.sides[OWN]
         for side in self.world.sides.values():
@@ -45,7 +45,7 @@ class Door:
             for limited in (False, True):
                 name = f"{role}-{'some' if limited else 'all'}"
                 queues = OWN_QUEUES if limited else ("*",)
-                made = await broker._run(
+                made = await broker.run_flow(
                     token_store.create(core.clock, name, (role,), queues=queues, created_by="test")
                 )
                 self.texts[name] = made.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,11 +13,13 @@ from tests.access.world import FOREIGN, OWN, SECRET, World, everywhere, limited
 
 from redrive import Dead, Failure, Filter, RedriveError, RetryVerdict, Verb, connect
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal, Role
+from redrive.auth.result_filter import filter_result, visible_result, withheld_tokens
 from redrive.clock import Instant
-from redrive.contract import COMMIT_ORDER
-from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, Register, SetPaused, StartOperation
+from redrive.contract import Call
+from redrive.contract.admin_calls import ManualChange, ManualTarget, Register, SetPaused, StartOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, NewItem, Put, Reply, Settle, StaleSettings
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import (
     FindItems,
     GetItem,
@@ -45,13 +47,11 @@ from redrive.model.item import KeptResult, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.model.retry_policy import NEVER, Backoff, BackoffKind, RetryPolicy
-from redrive.server.auth.result_filter import visible_result, with_redaction_rules
-from redrive.server.auth.store_call_authorization import authorize_calls, filter_result, withheld_tokens
 from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
 
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 
 
 @pytest.fixture
@@ -63,17 +63,15 @@ def world() -> Iterator[World]:
 
 async def made(world: World, principal: Principal, call: Any) -> Any:
     """What a caller gets for a call: the result, or the refusal."""
-    request = world.request(principal)
-    (let,) = await authorize_calls(request, (call,))
+    (let,) = world.authorize(principal, call)
     if isinstance(let, RedriveError):
         return let
-    core = world.broker._core
+    core = world.broker.core
     if isinstance(let, COMMITTED):
         commit: Commit = core.store.commit([let])
-        return filter_result(await with_redaction_rules(request, commit.results), call, commit.results[0])
+        return world.shown(principal, call, commit.results[0])
     try:
-        answer = core.read(let)
-        return filter_result(await with_redaction_rules(request, (answer,)), call, answer)
+        return world.shown(principal, call, core.read(let))
     except RedriveError as refusal:
         return refusal
 
@@ -125,15 +123,15 @@ async def test_lease_of_an_item_that_moved_meanwhile_is_withheld(world: World) -
     assert isinstance(kept, Lease)
     dead = msgspec.structs.replace(kept, dead_reason=DeadReason.POLICY)
     call = LeaseByIds((ItemId("1" * 32), ItemId(own.id), ItemId("2" * 32), ItemId("3" * 32)))
-    request, results = world.request(limited(Role.CONSUMER)), (away, kept, dead, ItemNotFound("3"))
-    assert withheld_tokens(request, [call], [results]) == [away.token, dead.token]
-    first, second, third, _ = filter_result(request, call, results)
+    caller, results = world.caller(limited(Role.CONSUMER)), (away, kept, dead, ItemNotFound("3"))
+    assert withheld_tokens(caller, [call], [results]) == [away.token, dead.token]
+    first, second, third, _ = filter_result(caller, call, results)
     assert (second, type(first), type(third)) == (kept, ItemNotFound, ItemNotFound)
     assert (first.id, third.id) == ("1" * 32, "2" * 32)
     assert foreign.queue not in str(first)
     for everyone in (everywhere(Role.ADMIN), limited(Role.CONSUMER, Role.OPERATOR)):
-        assert withheld_tokens(world.request(everyone), [call], [results[1:]]) == []
-    assert withheld_tokens(request, [Put(own.queue, ())], [()]) == []
+        assert withheld_tokens(world.caller(everyone), [call], [results[1:]]) == []
+    assert withheld_tokens(caller, [Put(own.queue, ())], [()]) == []
 
 
 async def test_nobody_sees_what_another_token_holds(world: World) -> None:
@@ -168,7 +166,7 @@ async def test_tokens_of_overdue_leases_are_not_told_where_there_are_too_many_to
         world.broker.lease("own-third", limit=1000)
     world.clock.advance("1h")
     assert await made(world, limited(Role.CONSUMER), GetOverdue("own-third")) == ()
-    assert len(world.broker._core.read(GetOverdue("own-third"))) == 5
+    assert len(world.broker.core.read(GetOverdue("own-third"))) == 5
 
 
 async def test_admin_is_told_what_is_overdue(world: World) -> None:
@@ -334,7 +332,7 @@ async def test_secrets_in_errors_are_hidden_from_viewers(world: World) -> None:
 
 
 async def test_moves_are_listed_without_payloads(world: World) -> None:
-    core = world.broker._core
+    core = world.broker.core
     id = ItemId(world.sides[OWN].id)
     core.store.commit([ManualChange(Verb.MOVE, (ManualTarget(id),), "me", to="x@there")])
     for role in (Role.VIEWER, Role.OPERATOR):
@@ -394,8 +392,8 @@ async def test_result_of_an_item_that_moved_is_for_both_queues_and_names_none_of
 def test_result_that_names_no_queue_is_for_those_let_into_all_queues(world: World) -> None:
     """It was kept by an earlier version."""
     kept = KeptResult(b"1", "application/json", "")
-    assert visible_result(world.request(everywhere(Role.REQUESTER)), kept) == kept
-    assert visible_result(world.request(limited(Role.REQUESTER)), kept) is None
+    assert visible_result(world.caller(everywhere(Role.REQUESTER)), kept) == kept
+    assert visible_result(world.caller(limited(Role.REQUESTER)), kept) is None
 
 
 async def test_who_awaits_an_item_sees_its_result_and_how_it_stands_and_nothing_else(world: World) -> None:
@@ -452,7 +450,7 @@ async def test_viewers_see_errors_by_the_rules_of_the_queue(world: World) -> Non
 @pytest.fixture
 def world_on_file(tmp_path: Path) -> Iterator[World]:
     broker = connect(f"sqlite:///{tmp_path}/jobs.db", clock=FakeClock(), maintenance=False)
-    world = World(broker._core)
+    world = World(broker.core)
     yield world
     world.close()
 

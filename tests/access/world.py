@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from redrive import AsyncBroker, Broker, Verb, WorkerInfo, connect
+from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import Principal, Role
+from redrive.auth.result_filter import filter_results
+from redrive.auth.store_call_authorization import authorize_calls
 from redrive.broker.core import Core
 from redrive.clock import Instant
+from redrive.contract import Call, Query
 from redrive.contract.admin_calls import Register, StartOperation
 from redrive.model.filter import Filter
 from redrive.model.item import Status
-from redrive.server.request import Request
+from redrive.server.validation.dispatch import validate_call
 from redrive.testing import FakeClock
 
 NAMESPACE = "default"
@@ -45,7 +51,7 @@ class Side:
         dead_id = self.put(broker, "dead")
         broker.bury_items(dead_id)
         self.letter_id = broker.get(dead_id).id
-        call = broker._core.call
+        call = broker.submit
         paused = {"actor": "world", "paused": True}
         self.operation: str = call(StartOperation(verb=Verb.ARCHIVE, where=Filter(queue=self.dead_queue), **paused)).id
         archived = Filter(queue=self.dead_queue, status=Status.ARCHIVED)
@@ -68,12 +74,22 @@ class World:
     def __init__(self, core: Core | None = None) -> None:
         self.clock = FakeClock()
         self.broker = connect("memory://", clock=self.clock, maintenance=False) if core is None else Broker(core)
-        self.awaited = AsyncBroker(self.broker._core)
+        self.awaited = AsyncBroker(self.broker.core)
         self.sides = {side: Side(self.broker, side) for side in (OWN, FOREIGN)}
 
-    def request(self, principal: Principal, namespace: str = NAMESPACE) -> Request:
-        """A request of that caller."""
-        return Request(self.awaited, principal, namespace, {}, b"")
+    def caller(self, principal: Principal, namespace: str = NAMESPACE) -> Caller:
+        """Somebody who calls, without a lease that this server knows of."""
+        return Caller(principal, namespace, self.broker.core, KnownLeases())
+
+    def authorize(self, principal: Principal, *calls: Call | Query, namespace: str = NAMESPACE) -> list[Any]:
+        """Each call of a remote client, checked, or its refusal."""
+        now = self.broker.core.clock.now()
+        flow = authorize_calls(self.caller(principal, namespace), calls, lambda call: validate_call(call, now))
+        return self.broker.run_flow(flow)
+
+    def shown(self, principal: Principal, call: Call | Query, result: Any) -> Any:
+        """The result of a call as that principal sees it."""
+        return self.broker.run_flow(filter_results(self.caller(principal), (call,), (result,)))[0]
 
     def close(self) -> None:
         self.broker.close()

@@ -104,9 +104,13 @@ def _running(server: socketserver.BaseServer) -> Iterator[int]:
         server.server_close()
 
 
+_reserved: list[socket.socket] = []
+
+
 def closed_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """A port that nothing listens on, and that no other process gets as long as this one runs."""
+    found = socket.socket()
+    found.bind(("127.0.0.1", 0))
+    _reserved.append(found)
+    port: int = found.getsockname()[1]
+    return port

@@ -60,7 +60,7 @@ def processor(url: str, folder: Path, *options: str) -> Iterator[subprocess.Pope
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(PATIENCE_SECONDS)
 
 
 def runs(folder: Path, task: str) -> list[str]:

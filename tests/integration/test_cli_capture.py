@@ -349,5 +349,5 @@ def terminal(folder: Path, *words: str) -> str:
             break
         shown += read
     os.close(parent)
-    assert process.wait(60) == 0, shown
+    assert process.wait(240) == 0, shown
     return re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", shown.decode())

@@ -280,7 +280,7 @@ def test_command_that_was_started_and_could_not_be_followed_has_failed(
 
 
 def test_command_that_takes_too_long_fails(project: Project) -> None:
-    set_up(project, "echo waiting >&2; exec sleep 300", options='timeout = "300ms"')
+    set_up(project, "echo waiting >&2; exec sleep 300", options='timeout = "3s"')
     project.work()
     id = project.put(1)
     project.work()
@@ -288,7 +288,7 @@ def test_command_that_takes_too_long_fails(project: Project) -> None:
     assert (item.status, item.counters.failures, item.counters.losses) == ("dead", 1, 0)
     failure = project.failure(id)
     assert failure.type == "TimeLimitExceeded"
-    assert failure.text.splitlines() == ["the command ran for longer than its timeout, which is 300ms", "", "waiting"]
+    assert failure.text.splitlines() == ["the command ran for longer than its timeout, which is 3s", "", "waiting"]
     assert failure.error_class == "network"
 
 
@@ -356,7 +356,7 @@ def test_command_that_vanished_costs_its_items_nothing(project: Project, caplog:
 
 def test_as_many_run_at_once_as_the_file_says(project: Project) -> None:
     wait_for_all = "touch began.$REDRIVE_ID; until [ $(ls began.* | wc -l) -ge 4 ]; do sleep 0.01; done"
-    set_up(project, wait_for_all, options='concurrency = 4\ntimeout = "20s"')
+    set_up(project, wait_for_all, options='concurrency = 4\ntimeout = "2m"')
     project.work()
     for n in range(4):
         project.put(n)
@@ -428,7 +428,7 @@ def test_worker_announces_itself_by_the_name_in_the_file(project: Project) -> No
 
 def test_lease_of_a_long_command_is_extended(tmp_path: Path) -> None:
     project = Project(tmp_path, "memory://", maintenance=True)
-    set_up(project, "touch begun; until [ -e go ]; do sleep 0.01; done", settings='lease_timeout = "500ms"')
+    set_up(project, "touch begun; until [ -e go ]; do sleep 0.01; done", settings='lease_timeout = "3s"')
     running = project.running(watch=False)
     running.start()
     id = project.put(1)

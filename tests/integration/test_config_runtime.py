@@ -416,7 +416,7 @@ def test_item_that_was_taken_once_is_not_taken_again(project: Project) -> None:
 
 @pytest.mark.parametrize("end", ["kill -9 $$", "sleep 60"])
 def test_item_whose_take_was_cut_off_after_it_had_claimed_is_not_lost(project: Project, end: str) -> None:
-    external(project, '[{"id": 1}]', options='claim = "./take.sh"\ntimeout = "300ms"\nmax_losses = 1')
+    external(project, '[{"id": 1}]', options='claim = "./take.sh"\ntimeout = "3s"\nmax_losses = 1')
     project.command("take.sh", f"mkdir taken || exit 1; {end}")  # the second time it says that somebody has it
     project.work()
     (item,) = project.broker.find(queue="tickets", status="dead").items

@@ -62,7 +62,7 @@ def test_whoever_is_second_finds_it_done_and_undoes_nothing(url: str, tmp_path: 
             assert [queues[f"q{n}"].settings.max_size for n in range(3)] == [round + 1] * 3
             assert (queues["q2"].settings.keep_dead is None) is (round % 2 == 0)
             assert queues[f"new{round}"].settings.dead_queue == f"dead{round}"
-            managed_now = brokers[0]._run(flows_queues.list_managed())
+            managed_now = brokers[0].run_flow(flows_queues.list_managed())
             assert managed_now.keys() == {"q0", "q1", "q2", f"new{round}"}
         assert {entry.verb for entry in brokers[0].audit(1000)} == {"update_queue"}  # and none was deleted
     finally:

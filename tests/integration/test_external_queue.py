@@ -61,7 +61,7 @@ class Source(Project):
 
     @property
     def info(self) -> PollInfo:
-        info = self.broker._run(external_polls.poll_of("tickets"))
+        info = self.broker.run_flow(external_polls.poll_of("tickets"))
         assert info is not None
         return info
 

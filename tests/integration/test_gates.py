@@ -32,10 +32,10 @@ ITEMS = 20
 
 def set_gate(broker: Broker, queue: str = "jobs", allowance: int | None = None) -> None:
     """A breaker of a class that is open, and a gate whose time is over."""
-    found, now = broker.get_queue(queue), broker._core.clock.now()
+    found, now = broker.get_queue(queue), broker.core.clock.now()
     breaker = Breaker("network", now, Instant(now + SECOND), "20 failures", SECOND, Instant(now + SECOND))
     gate = Gate(BREAKER_GATE, Instant(now - 1), allowance)
-    broker._core.call(change_of(found, breaker, gate=gate))
+    broker.submit(change_of(found, breaker, gate=gate))
 
 
 def work(broker: Broker, queue: str) -> None:
@@ -62,7 +62,7 @@ def test_statements_and_steps_are_those_of_a_queue_without_gates(tmp_path: Path)
     seen: dict[str, list[tuple[str, int]]] = {"plain": [], "gated": []}
     with connect(f"sqlite:///{tmp_path}/jobs.db", clock=FakeClock(), maintenance=False) as broker:
         furnish(broker)
-        writer = broker._core.store._engine.writer  # type: ignore[attr-defined]
+        writer = broker.core.store._engine.writer  # type: ignore[attr-defined]
         for queue, to in seen.items():
             writer.trace_v2(apsw.SQLITE_TRACE_PROFILE, lambda event, to=to: to.append(_steps(event)))
             work(broker, queue)
@@ -116,7 +116,7 @@ def test_script_leases_where_no_allowance_counts(redis_url: str, monkeypatch: py
         until = Instant(clock.now() + SECOND)
         verdict, version = RetryVerdict(0, Status.PENDING), broker.get_queue("jobs").version
         settle = Settle(lease.token, OutcomeKind.RELEASED, verdict, version, close_until=until)
-        broker._core.call(settle)
+        broker.submit(settle)
         assert broker.lease("jobs") == []
         assert calls == [settle]
         clock.advance("1s")
@@ -188,9 +188,9 @@ def test_retry_after_loses_no_lease_that_is_counted_beside_it(
     with two_brokers(postgres_url) as (one, two):
         (lease,) = one.lease("jobs")
         rivals = lease_before_gates_are_written(two, postgres_url, monkeypatch)
-        until, version = Instant(one._core.clock.now() + SECOND), one.get_queue("jobs").version
+        until, version = Instant(one.core.clock.now() + SECOND), one.get_queue("jobs").version
         verdict = RetryVerdict(0, Status.PENDING)
-        one._core.call(Settle(lease.token, OutcomeKind.RELEASED, verdict, version, close_until=until))
+        one.submit(Settle(lease.token, OutcomeKind.RELEASED, verdict, version, close_until=until))
         assert rivals[0].result() == 0
         allowed, closed = two.get_queue("jobs").gates
         assert (allowed.leased, closed.until) == ((lease.id,), until)
@@ -199,7 +199,7 @@ def test_retry_after_loses_no_lease_that_is_counted_beside_it(
 def test_queues_in_another_order_do_not_deadlock(postgres_url: str) -> None:
     def take(broker: Broker, *queues: str) -> int:
         calls = [LeaseItems(queue, 1) for queue in queues]
-        return sum(len(each.leases) for _ in range(30) for each in broker._core.store.commit(calls).results)
+        return sum(len(each.leases) for _ in range(30) for each in broker.core.store.commit(calls).results)
 
     with two_brokers(postgres_url) as (one, two):
         one.create_queue("others")

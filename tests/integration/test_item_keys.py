@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from redrive import Broker, connect, new_item
-from redrive.contract.admin_calls import ApplyRetention
 from redrive.contract.base import ENDED_KEY_RETENTION
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.model.duration import SECOND
 from redrive.testing import FakeClock
 
@@ -28,7 +28,7 @@ Stored = Callable[[Broker], int]
 
 
 def in_memory(broker: Broker) -> int:
-    queue = broker._core.store._state.queues["jobs"]  # type: ignore[attr-defined]
+    queue = broker.core.store._state.queues["jobs"]  # type: ignore[attr-defined]
     assert len(queue.keys) == len(queue.keys_until)
     return len(queue.keys)
 
@@ -135,9 +135,9 @@ def test_each_round_examines_no_more_than_its_limit(
     ids = put(broker)
     broker.drop(ids[: MANY // 2])
     broker.purge(ids[: MANY // 2])
-    assert broker._core.call(ApplyRetention(limit=7)) == 0
+    assert broker.submit(ApplyRetention(limit=7)) == 0
     clock.advance(LATER)
-    rounds = [broker._core.call(ApplyRetention(limit=7)) for _ in range(MANY // 7 + 2)]
+    rounds = [broker.submit(ApplyRetention(limit=7)) for _ in range(MANY // 7 + 2)]
     assert rounds == [*[7] * (MANY // 7), MANY % 7, 0]
     assert stored() == MANY // 2
 
@@ -163,7 +163,7 @@ def test_completion_executes_the_same_statements_with_such_a_key(tmp_path: Path)
         broker.create_queue("keyed", idempotency_timeout="item")
         broker.put("plain", 1, headers={"h": "x"})
         broker.put("keyed", 1, idempotency_key="k")
-        writer = broker._core.store._engine.writer  # type: ignore[attr-defined]
+        writer = broker.core.store._engine.writer  # type: ignore[attr-defined]
         for queue in ("plain", "keyed"):
             (lease,) = broker.lease(queue)
             statements = seen.setdefault(queue, [])

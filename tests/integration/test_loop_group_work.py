@@ -323,7 +323,7 @@ def test_loop_that_hangs_costs_its_message_a_loss_and_no_other(mail: Mail) -> No
 
 def test_silent_worker_is_killed_by_the_supervisor(mail: Mail) -> None:
     id = mail.send("a")
-    process = mail.start("--watchdog-timeout", "3s")
+    process = mail.start("--watchdog-timeout", "6s")
     first = mail.begun("a")
     until(lambda: mail.broker.workers())
     os.kill(first, signal.SIGSTOP)

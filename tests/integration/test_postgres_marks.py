@@ -242,7 +242,7 @@ def test_lease_that_is_shorter_than_usual_runs_out_in_time(broker: Broker, clock
         broker.lease_by_id(ids, lease_timeout="2s", worker="w")
     else:
         broker.lease("jobs", 2, lease_timeout="2s", worker="w")
-    short, extended = broker._core.read(ListWorkerLeases("w"))
+    short, extended = broker.core.read(ListWorkerLeases("w"))
     broker.extend(extended, "30s")
     clock.advance("2s")
     assert broker.run_maintenance().lost == 1
@@ -317,7 +317,7 @@ def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock:
         "counts": (stats._COUNTS, (1,)),
         "stats of all": (stats._EVERY, ("default", now)),
     }
-    store = broker._core.store
+    store = broker.core.store
     with psycopg.connect(url) as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.execute("SELECT 1")

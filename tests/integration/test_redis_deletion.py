@@ -221,7 +221,7 @@ def test_broken_off_at_any_script_it_is_whole_or_gone(
 
 def _release_lock(broker: Broker) -> None:
     """As if its time were over."""
-    store = broker._core.store
+    store = broker.core.store
     assert isinstance(store, RedisStore)
     lock = store._client.request("GET", store._keys.lock)
     if lock is not None:

@@ -30,7 +30,7 @@ def use(broker: Broker) -> None:
     broker.redrive(broker.find().items[0].id)
     broker.run_maintenance()
     broker.groups()
-    broker._core.store.poll_changes()
+    broker.core.store.poll_changes()
     broker.complete(broker.lease("jobs")[0])
     broker.update_queue("jobs", keep_completed="1h")
     assert broker.stats("jobs").completed_total == 1

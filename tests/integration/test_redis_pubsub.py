@@ -12,6 +12,7 @@ import pytest
 import redis
 from tests.servers.proxy import RedisProxy
 from tests.servers.redis import Cluster, Server
+from tests.until import until
 
 from redrive.errors import Closed
 from redrive.stores.redis import connection as redis_connection
@@ -93,6 +94,7 @@ def test_lost_listener_listens_again(
 ) -> None:
     monkeypatch.setattr(pubsub, "RETRY_SECONDS", 0.0)
     one, two = opened(redis_server.url), opened(redis_server.url)
+    until(lambda: len(admin.client_list(_type="pubsub")) == 2)  # those of tests before are gone
     for number in range(3):
         assert admin.client_kill_filter(_type="pubsub") == 2
         for listener in (one, two):
@@ -126,6 +128,7 @@ def test_listener_that_the_network_forgot_listens_again(
         while far.received() is not None:
             assert time.monotonic() < end, "it does not notice"
             time.sleep(0.002)
+        monkeypatch.setattr(pubsub, "SILENCE_SECONDS", PATIENCE_SECONDS)
         assert far.received() is None
         opened(redis_server.url).publish(["again"])
         wait_to_hear(far, "again")
@@ -153,8 +156,9 @@ def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
         dialled: list[object] = []
         dial = RedisClient.dial
         monkeypatch.setattr(RedisClient, "dial", lambda self: dialled.append(self) or dial(self))
+        began = time.monotonic()
         assert [one.received() for _ in range(100)].count(None) <= 1 + len(dialled)
-        assert len(dialled) <= 2
+        assert len(dialled) <= 2 + (time.monotonic() - began) / pubsub.RETRY_SECONDS
         server.start()
         end = time.monotonic() + PATIENCE_SECONDS
         while one.received() is not None:
@@ -181,4 +185,4 @@ def test_closed_notices(opened: Callable[..., PubSub], redis_server: Server, adm
         one.received()
     one.publish(["y"])  # nobody hears it, and nobody is hurt
     assert "redrive-publisher" not in {thread.name for thread in threading.enumerate()}
-    assert not [each for each in admin.client_list() if each["name"] == redis_connection.CLIENT_NAME]
+    until(lambda: not [each for each in admin.client_list() if each["name"] == redis_connection.CLIENT_NAME])

@@ -17,15 +17,11 @@ from redrive import Dead, DeadReason, RetryVerdict, Status, connect
 from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.admin_calls import (
-    ApplyRetention,
     CreateQueue,
     DeleteQueue,
-    FinishMove,
     Hold,
-    Import,
     ManualChange,
     ManualTarget,
-    Receive,
     SetPaused,
     StartOperation,
     StepOperation,
@@ -42,10 +38,12 @@ from redrive.contract.item_calls import (
     Settle,
     StaleSettings,
 )
+from redrive.contract.maintenance_calls import ApplyRetention, FinishMove, Import, Receive
 from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
     GetItem,
+    GetItems,
     GetQueue,
     GetStats,
     ListMoves,
@@ -279,6 +277,14 @@ def test_many_items_share_their_round_trips(store: RedisStore, monkeypatch: pyte
     assert len(store.read(GetIdempotencyOwners("jobs", keys))) == count
     store.commit([ManualChange(Verb.DROP, tuple(ManualTarget(receipt.id) for receipt in receipts), "me")])
     assert next(trips) < count / 2
+
+
+def test_items_that_a_query_names_share_one_round_trip(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, taken = leases(store, "jobs", 120)
+    ids = tuple(lease.id for lease in taken)
+    trips = count_trips(store, monkeypatch)
+    assert [item.id for item in store.read(GetItems(ids))] == [*ids]
+    assert next(trips) == 2  # and one for the queues
 
 
 def test_stats_of_many_queues_share_one_round_trip(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:

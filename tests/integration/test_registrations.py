@@ -35,7 +35,7 @@ def stores(url: str) -> Iterator[list[Store]]:
     """As many processes have them: each with connections of its own."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(connect(url, maintenance=False)) for _ in range(PROCESSES)]
-        yield [broker._core.store for broker in brokers]
+        yield [broker.core.store for broker in brokers]
 
 
 def do(store: Store, call: Any) -> Any:

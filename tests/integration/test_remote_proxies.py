@@ -144,7 +144,7 @@ def test_commit_that_no_proxy_takes_has_not_left(proxied: Proxied, monkeypatch: 
     monkeypatch.setattr(client, "UNSENT_SECONDS", 0.1)
     with connect(proxied.url) as broker:
         broker.create_queue("jobs")
-        store: Any = broker._core.store
+        store: Any = broker.core.store
         store._line._pool.close()
         store._line = client.HttpTransport(store._endpoint)
         if proxied.url.startswith("https:"):
@@ -241,7 +241,7 @@ def test_part_that_is_refused_does_not_hide_that_another_was_done(
 
     front.meddle = refuse_the_second
     puts = [Put("jobs", (NewItem(bytes(10 * MIB), "application/octet-stream"),)) for _ in range(2)]
-    first, second = far._core.store.commit(puts).results
+    first, second = far.core.store.commit(puts).results
     assert len(first) == 1
     assert type(second) is type(error)
     assert near.stats("jobs").pending == 1
@@ -284,6 +284,20 @@ def test_repeat_of_what_the_server_forgot_is_not_run_however_young_its_client_th
     front.meddle = lose
     far.put("jobs", "b", idempotency_key="b")
     assert payloads(far) == ["a", "of another", "b", "of another"]
+
+
+def test_batch_is_not_repeated_if_one_of_its_calls_may_not_be(
+    far: Broker, front: Front, let_it_forget: Callable[[], None]
+) -> None:
+    def lose(forward: Callable[[], Given]) -> None:
+        forward()
+        let_it_forget()
+
+    keyed, plain = (NewItem(b"1", "application/json", idempotency_key=key) for key in ("k", None))
+    front.meddle = lose
+    with pytest.raises(OutcomeUnknown):
+        far.core.store.commit([Put("jobs", (keyed,)), Put("jobs", (plain,))])
+    assert payloads(far) == [1, 1, "of another"]
 
 
 def test_repeat_of_what_never_arrived_is_run_although_the_server_forgot_older_ones(

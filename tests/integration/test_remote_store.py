@@ -82,11 +82,11 @@ def put(*payloads: bytes, queue: str = "jobs") -> Put:
 
 
 def test_name_durability_and_warnings_are_those_of_the_server(broker: Broker, tmp_path: Path) -> None:
-    assert broker._core.store.name == "main"
+    assert broker.core.store.name == "main"
     assert broker.durability().level == "full"
     with connect(f"sqlite:///{tmp_path}/jobs.db") as near:
         assert broker.durability() == near.durability()
-        assert broker._core.store.warnings() == near._core.store.warnings()
+        assert broker.core.store.warnings() == near.core.store.warnings()
 
 
 def test_server_that_goes_by_another_name_is_refused(url: str) -> None:
@@ -97,13 +97,13 @@ def test_server_that_goes_by_another_name_is_refused(url: str) -> None:
 
 
 def test_clock_is_the_servers(broker: Broker) -> None:
-    assert abs(broker._core.clock.now() - time.time_ns() // 1000) < PATIENCE_SECONDS * 1e6
+    assert abs(broker.core.clock.now() - time.time_ns() // 1000) < PATIENCE_SECONDS * 1e6
 
 
 def test_lifecycle_runs_in_the_server_and_not_in_the_client(url: str) -> None:
     with connect(url) as broker:
         names = {thread.name for thread in threading.enumerate()}
-        assert broker._core._maintenance is None
+        assert broker.core._maintenance is None
         assert "redrive-maintenance" in names  # the server's, which is in this process
         broker.create_queue("jobs", lease_timeout="10ms")
         broker.put("jobs", 1)
@@ -299,7 +299,7 @@ class Sender:
     """Sends commits as a client does, with what the test says of them."""
 
     def __init__(self, broker: Broker) -> None:
-        store: Any = broker._core.store
+        store: Any = broker.core.store
         self._line = store._line
         self.server_epoch: str = store._seen.server_epoch
 
@@ -343,7 +343,7 @@ def test_poll_that_ends_with_nothing_wakes_no_waiter(url: str, monkeypatch: pyte
 
 
 def test_answer_that_is_no_text_is_one_that_cannot_be_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     answer = http_transport.HttpResponse(
         200, b"\x94\xa1\xff\x00\x80\x90", "application/msgpack"
     )  # a text of one byte, 0xff
@@ -375,7 +375,7 @@ def test_request_for_another_server_is_not_run_and_its_client_sends_it_again(bro
     answer = Sender(broker).send("id", server_epoch="another")
     assert (answer.status, msgspec.json.decode(answer.body)["code"]) == (421, "misdirected")
     assert broker.stats("jobs").pending == 0
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     store._seen = CommitPosition("another")
     broker.put("jobs", 1)
     assert broker.stats("jobs").pending == 1
@@ -408,7 +408,7 @@ async def test_calls_that_are_made_at_once_share_requests(url: str, monkeypatch:
 
 
 def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker) -> None:
-    store = broker._core.store
+    store = broker.core.store
     broker.update_queue("jobs", max_payload_size=4 * MIB)
     calls = [LeaseItems("jobs", 100), *[put(bytes(3 * MIB)) for _ in range(12)], CreateQueue("mails", QueueSettings())]
     commit = store.commit(calls)
@@ -421,7 +421,7 @@ def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker
 def test_more_payload_than_one_answer_may_have_is_leased_by_id_in_parts(broker: Broker) -> None:
     broker.update_queue("jobs", max_payload_size=4 * MIB)
     ids = [broker.put("jobs", bytes(3 * MIB)).id for _ in range(12)]
-    (results,) = broker._core.store.commit([LeaseByIds((*ids, ItemId("0" * 32)))]).results
+    (results,) = broker.core.store.commit([LeaseByIds((*ids, ItemId("0" * 32)))]).results
     fitting = DEFAULT_LIMITS.max_response_bytes // (3 * MIB)
     assert [lease.id for lease in results] == ids[:fitting], "as many as one answer may have"
     assert broker.stats("jobs").active == fitting, "the others were given back"
@@ -433,7 +433,7 @@ def test_more_payload_than_one_answer_may_have_is_leased_by_id_in_parts(broker: 
 def test_items_that_are_too_large_for_one_answer_come_in_several(broker: Broker) -> None:
     broker.update_queue("jobs", max_payload_size=16 * MIB)
     ids = [broker.put("jobs", bytes(12 * MIB), idempotency_key=str(n)).id for n in range(4)]
-    first = broker._core.store.read(GetItemsByKey("jobs", ("0", "1", "2", "3")))
+    first = broker.core.store.read(GetItemsByKey("jobs", ("0", "1", "2", "3")))
     assert [item.id for item in first] == ids[:2], "as many as one answer may have"
     assert [item and item.id for item in broker.find_by_key("jobs", ["3", "x", "2", "1", "0"])] == [
         ids[3],
@@ -447,13 +447,13 @@ def test_more_items_than_one_commit_may_have_are_sent_in_parts(broker: Broker) -
     many = put(*[b""] * (MAX_ITEMS_PER_COMMIT // 10))
     assert Sender(broker).send("id", calls=[many] * 11).status == 413
     assert broker.stats("jobs").pending == 0
-    receipts = broker._core.store.commit([many] * 11).results
+    receipts = broker.core.store.commit([many] * 11).results
     assert [len(each) for each in receipts] == [MAX_ITEMS_PER_COMMIT // 10] * 11
     assert broker.stats("jobs").pending == 11 * MAX_ITEMS_PER_COMMIT // 10
 
 
 def test_call_that_is_too_large_fails_alone(broker: Broker) -> None:
-    results = broker._core.committer.commit([put(b"a"), put(bytes(33 * MIB)), put(b"b")])
+    results = broker.core.committer.commit([put(b"a"), put(bytes(33 * MIB)), put(b"b")])
     assert isinstance(results[0], tuple)
     assert isinstance(results[1], RequestTooLarge | PayloadTooLarge)
     assert isinstance(results[2], tuple)
@@ -462,7 +462,7 @@ def test_call_that_is_too_large_fails_alone(broker: Broker) -> None:
 
 @pytest.mark.parametrize("bad", [put(b"a", queue="\ud800"), LeaseItems("jobs", 2**70), put(b"a", queue=7)])  # type: ignore[arg-type]
 def test_call_that_cannot_be_sent_fails_alone(broker: Broker, bad: Any) -> None:
-    results = broker._core.committer.commit([put(b"a"), bad, put(b"b")])
+    results = broker.core.committer.commit([put(b"a"), bad, put(b"b")])
     assert [type(result) for result in results][::2] == [tuple, tuple]
     assert isinstance(results[1], InvalidInput)
 
@@ -475,14 +475,14 @@ def test_server_takes_no_part_in_transactions_of_the_program(broker: Broker) -> 
 def test_server_keeps_its_own_time(mounts: Mounts) -> None:
     url = mounts.mount(lambda namespace: connect_async("memory://", namespace=namespace), trusts_clock=False)
     with connect(url) as broker:
-        (refusal,) = broker._core.store.commit([put(b"a")], now=broker._core.clock.now()).results
+        (refusal,) = broker.core.store.commit([put(b"a")], now=broker.core.clock.now()).results
     mounts.unmount(url)
     assert isinstance(refusal, InvalidInput)
     assert "keeps its own time" in str(refusal)
 
 
 def test_connection_is_used_again(broker: Broker) -> None:
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     for number in range(20):
         broker.put("jobs", number)
         broker.stats("jobs")
@@ -497,7 +497,7 @@ def test_connection_that_the_server_closed_while_it_was_idle_is_no_error(mounts:
 
 
 def test_child_has_connections_of_its_own(broker: Broker) -> None:
-    store = broker._core.store
+    store = broker.core.store
     assert isinstance(store, RemoteStore)
     mine = store._line
     store.reopen()

@@ -22,7 +22,7 @@ from redrive.stores.relational.batch import Batch
 
 
 def ask(broker: Broker, queue: str) -> str:
-    (receipt,) = broker._core.call(Put(queue, (NewItem(b"1", JSON, {REPLY_TO: "replies"}),)))
+    (receipt,) = broker.submit(Put(queue, (NewItem(b"1", JSON, {REPLY_TO: "replies"}),)))
     return str(receipt.id)
 
 
@@ -61,7 +61,7 @@ def test_transactions_that_mark_the_same_queues_do_not_deadlock(
         first, second = (Put(f"queue-{number}", (NewItem(b"1", JSON, {REPLY_TO: "replies"}),)) for number in (0, 8))
         theirs.put("queue-0", "so that it has read the queues")
         execute, marked = Batch.execute, defaultdict[int, list[int]](list)
-        at_theirs = Thread(target=theirs._core.committer.commit, args=([second, first],))
+        at_theirs = Thread(target=theirs.core.committer.commit, args=([second, first],))
 
         def executed(batch: Batch, statement: str, *rest: Any) -> Any:
             done = execute(batch, statement, *rest)
@@ -74,7 +74,7 @@ def test_transactions_that_mark_the_same_queues_do_not_deadlock(
             return done
 
         monkeypatch.setattr(Batch, "execute", executed)
-        ours._core.committer.commit([first, second])
+        ours.core.committer.commit([first, second])
         at_theirs.join()
         in_order = sorted({key for keys in marked.values() for key in keys})
         assert list(marked.values()) == [in_order, in_order], "none was rolled back by a deadlock and repeated"

@@ -190,7 +190,7 @@ def test_item_that_is_retried_has_the_rows_of_any_other(
             version = broker.create_queue("jobs", **settings).version
             items = [NewItem(b"{}", JSON, failure=BOOM, **{"version": version, **options}) for options in BORN]
             calls = [Put("jobs", (item,)) for item in items]
-            commits = [broker._core.store.commit(calls[at : at + size]) for at in range(0, len(calls), size)]
+            commits = [broker.core.store.commit(calls[at : at + size]) for at in range(0, len(calls), size)]
         assert sum(each is not None for each in taken) == (in_one_go if name == "in one go" else 0)
         seen.append((repr([(each.results, each.arrivals) for each in commits]), tables_of(file)))
     assert seen[0] == seen[1]

@@ -130,7 +130,7 @@ def test_commit_during_which_a_file_is_lost_is_unknown(
     path: Path, lose: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = opened(path)
-    engine = broker._core.store._engine  # type: ignore[attr-defined]
+    engine = broker.core.store._engine  # type: ignore[attr-defined]
     commit = engine._commit
 
     def lose_and_commit(execute: Callable[[str], object]) -> None:

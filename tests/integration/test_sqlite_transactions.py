@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from redrive import Broker, connect
-from redrive.contract.admin_calls import ApplyRetention
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.contract.queries import GetNextDue, GetOverdue
 from redrive.errors import DiskFull, StoreUnavailable
 from redrive.model.queue import QueueSettings
@@ -104,7 +104,7 @@ def test_commit_is_acknowledged_where_the_log_cannot_be_copied_back(
 def test_interrupted_in_its_turn_it_gives_the_turn_back(
     broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = broker._core.store
+    store: Any = broker.core.store
 
     def interrupted(work: object) -> None:
         raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_interrupted_in_its_turn_it_gives_the_turn_back(
 
 def test_upkeep_that_has_nothing_to_do_does_not_go_through_all_queues(broker: Broker) -> None:
     """A step runs every second: what it costs must not grow with the queues that exist."""
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     writer = store._engine.writer
     settings = msgspec.json.encode(QueueSettings(keep_dead=1, keep_completed=1)).decode()
     rows = [(f"queue-{n}", settings) for n in range(MANY_QUEUES)]

@@ -256,7 +256,7 @@ def test_hang_up_starts_the_worker_anew(work: Work) -> None:
 
 def test_worker_that_is_silent_is_killed(work: Work) -> None:
     id = work.put("wait", name="a")
-    process = work.start("--watchdog-timeout", "3s")
+    process = work.start("--watchdog-timeout", "6s")
     first = work.begun("a")
     until(lambda: work.broker.workers())  # it beats
     threading.Event().wait(1.0)  # at least once
@@ -266,7 +266,7 @@ def test_worker_that_is_silent_is_killed(work: Work) -> None:
     item = work.item(id, Status.COMPLETED)
     assert item.counters.losses == 1
     assert item.last_failure is not None
-    assert "no sign of life for 3 s" in item.last_failure.text
+    assert "no sign of life for 6 s" in item.last_failure.text
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
 

@@ -38,7 +38,7 @@ def in_a_terminal(url: str, words: Sequence[str]) -> str:
         if not chunk:
             break
         seen += chunk
-    process.wait(50)
+    process.wait(240)
     os.close(mine)
     return seen.decode()
 
@@ -104,7 +104,7 @@ def stderr_of_worker(folder: Path, *options: str) -> str:
     for words in (["config", "apply"], ["queue", "push", "jobs", "1"]):
         assert run_here(folder, words, CLEAN).exit_code == 0
     command = [REDRIVE, "work", "--until-idle", *options]
-    done = subprocess.run(command, cwd=folder, env=CLEAN, check=True, capture_output=True, timeout=60)
+    done = subprocess.run(command, cwd=folder, env=CLEAN, check=True, capture_output=True, timeout=240)
     return done.stderr.decode()
 
 

@@ -77,9 +77,9 @@ class Shop:
         """A token that the admin makes, over the server."""
         with connect(self.server.url, token=self.admin, namespace=TOKENS_NAMESPACE) as broker:
             made = token_store.create(
-                broker._core.clock, name, (role,), queues=queues or ("*",), namespaces=namespaces, created_by="ann"
+                broker.core.clock, name, (role,), queues=queues or ("*",), namespaces=namespaces, created_by="ann"
             )
-            return broker._run(made).text
+            return broker.run_flow(made).text
 
     def connect(self, token: str | None) -> Broker:
         return connect(self.server.url, token=token)
@@ -247,7 +247,7 @@ def test_audit_of_tokens_is_shown_to_those_alone_who_may_make_some(shop: Shop) -
 def test_admin_cannot_make_a_token_that_the_audit_does_not_tell_of(shop: Shop) -> None:
     made = token_store.AccessToken("0" * 8, "hushed", "0" * 64, (Role.ADMIN,))
     with connect(shop.server.url, token=shop.admin, namespace=TOKENS_NAMESPACE) as broker:
-        commit = broker._core.store.commit
+        commit = broker.core.store.commit
         commit([Register("token", "hushed", msgspec.json.encode(made))])
         lie = AuditNote("mallory", "nothing", "nothing")
         commit([Unregister("token", "hushed", lie), Register("token", "hushed", b"no token", audit=lie)])
@@ -270,7 +270,7 @@ def test_only_an_admin_of_everything_makes_tokens(shop: Shop) -> None:
     )
     for token in almost:
         with pytest.raises(Forbidden), connect(shop.server.url, token=token, namespace=TOKENS_NAMESPACE) as broker:
-            broker._run(token_store.create(broker._core.clock, "x", ("admin",), created_by="x"))
+            broker.run_flow(token_store.create(broker.core.clock, "x", ("admin",), created_by="x"))
     create = ("token", "create", "x", "--role", "admin")
     said = shop.redrive("--url", shop.server.url, "--token", almost[2], *create, code=7)
     assert "does not have the permission" in said
@@ -360,7 +360,7 @@ async def test_result_of_another_queue_is_not_there_under_its_id(shop: Shop, kee
 
         async def is_nowhere() -> bool:
             with pytest.raises(ResultNotKept):
-                curious._run(await_result(curious._core, "sum", id, 0))
+                curious.run_flow(await_result(curious.core, "sum", id, 0))
             answers = [await caller.call("items.result", id=each) for each in (id, "ab" * 16)]
             assert [(status, said["code"]) for status, said in answers] == [(404, "result_unavailable")] * 2
             return curious.result(id) is None

@@ -397,7 +397,7 @@ def test_item_that_its_child_never_read_is_given_to_another(start: Start, job: M
     os.kill(pid, signal.SIGSTOP)
     one = job("whoami")
     runner.submit([one])
-    assert list(runner.running()) == [one]
+    until(lambda: list(runner.running()) == [one])
     os.kill(pid, signal.SIGKILL)
     assert value(ends.of(one)[0])[0] != pid
 

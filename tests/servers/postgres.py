@@ -102,7 +102,7 @@ class Server:
         """
         if self._own is None or self._own.closed:
             self._own = psycopg.connect(self.url, autocommit=True)
-            self._own.execute("SET lock_timeout = '10s'")
+            self._own.execute("SET lock_timeout = '120s'")
         (statements,) = self._own.execute(_EMPTY, (schema,)).fetchone() or (None,)
         if statements:
             self._own.execute(statements)

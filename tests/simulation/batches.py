@@ -12,16 +12,7 @@ from tests.simulation.twins import QUEUES, Twins
 from redrive import Broker, Dead, DeadReason, Receipt, RedriveError, RetryVerdict, Settled, Status
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    Expire,
-    Hold,
-    ManualChange,
-    ManualTarget,
-    Register,
-    SetPaused,
-    Unhold,
-)
+from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Register, SetPaused, Unhold
 from redrive.contract.item_calls import (
     Complete,
     Extend,
@@ -35,6 +26,7 @@ from redrive.contract.item_calls import (
     Settle,
     leases_of,
 )
+from redrive.contract.maintenance_calls import ApplyRetention, Expire
 from redrive.contract.queries import GetItem, GetOverdue, GetQueue
 from redrive.contract.replies import REPLY_TO, REQUEST_ID
 from redrive.model.duration import DAY, SECOND
@@ -76,7 +68,7 @@ def commit_batch(twins: Twins, pick: random.Random) -> None:
     made = [maker for maker in drawn if maker is not None]
 
     def carry_out(side: int, broker: Broker) -> list[Any]:
-        results = broker._core.store.commit([maker(side) for maker in made], twins.clocks[side].now()).results
+        results = broker.core.store.commit([maker(side) for maker in made], twins.clocks[side].now()).results
         return [replace(each, leases=tuple(each.leases)) if isinstance(each, Leased) else each for each in results]
 
     names = [type(maker(0)).__name__ for maker in made]
@@ -123,12 +115,13 @@ def _settle(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
     verdict, failure = pick.choice(VERDICTS[kind]), pick.choice((None, *FAILURES))
     if kind is OutcomeKind.FAILED:
         failure = failure or FAILURES[0]
-    counted, note = pick.random() < 0.8, pick.choice([None, "so"])
+        kind = pick.choice((kind, kind, OutcomeKind.EXTRA_FAILED))
+    note = pick.choice([None, "so"])
 
     def call(side: int) -> Settle:
         lease = twins.leases[side][position]
         version = _version(twins, side, lease.id)
-        return Settle(lease.token, kind, verdict, version, failure, note, worker_is_gone=True, is_counted=counted)
+        return Settle(lease.token, kind, verdict, version, failure, note, worker_is_gone=True)
 
     return call
 
@@ -190,7 +183,7 @@ def _hold(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
 
 def _expire(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
     overdue = [
-        [each for each in broker._core.store.read(GetOverdue()) if each.token is None] for broker in twins.brokers
+        [each for each in broker.core.store.read(GetOverdue()) if each.token is None] for broker in twins.brokers
     ]
     if not overdue[0] or len(overdue[0]) != len(overdue[1]):
         return None
@@ -251,12 +244,12 @@ def work_off(twins: Twins, pick: random.Random) -> None:
         return
 
     def carry_out(side: int, broker: Broker) -> list[Any]:
-        version = broker._core.store.read(GetQueue(queue)).version
+        version = broker.core.store.read(GetQueue(queue)).version
         calls = [
             Complete(lease.token) if end is None else Settle(lease.token, OutcomeKind.FAILED, end, version, FAILURES[0])
             for lease, end in zip(answers[side], ends, strict=False)
         ]
-        return broker._core.store.commit(calls, twins.clocks[side].now()).results
+        return broker.core.store.commit(calls, twins.clocks[side].now()).results
 
     settled = twins.ask(f"work off {[end and type(end).__name__ for end in ends]}", carry_out)
     for side, results in enumerate(settled):
@@ -266,14 +259,14 @@ def work_off(twins: Twins, pick: random.Random) -> None:
 def _version(twins: Twins, side: int, id: ItemId) -> int:
     """Of the settings of the queue that an item is in; 1 where it is gone."""
     try:
-        return _queue_version(twins, side, twins.brokers[side]._core.store.read(GetItem(id)).queue)
+        return _queue_version(twins, side, twins.brokers[side].core.store.read(GetItem(id)).queue)
     except RedriveError:
         return 1
 
 
 def _queue_version(twins: Twins, side: int, queue: str) -> int:
     try:
-        version: int = twins.brokers[side]._core.store.read(GetQueue(queue)).version
+        version: int = twins.brokers[side].core.store.read(GetQueue(queue)).version
     except RedriveError:
         return 1
     return version

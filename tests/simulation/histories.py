@@ -22,8 +22,8 @@ from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 
 from redrive import Broker, Dead, DeadReason, Lease, RetryVerdict, Status, new_item
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Receive
 from redrive.contract.item_calls import NewItem, Put, Settle
+from redrive.contract.maintenance_calls import Receive
 from redrive.contract.queries import GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, ListOperations, ReadFeed
 from redrive.model.breaker import Breaker
 from redrive.model.duration import SECOND
@@ -101,7 +101,7 @@ def put_many_failed(twins: Twins, pick: random.Random) -> None:
     drawn = [(pick.choice(["x", "y", None]), pick.choice([*VERDICTS[:4], dropped])) for _ in range(pick.choice([1, 3]))]
 
     def call(side: int) -> Put:
-        version = twins.brokers[side]._core.store.read(GetQueue(queue)).version
+        version = twins.brokers[side].core.store.read(GetQueue(queue)).version
         failed = {"failure": BY_A_WORKER, "version": version}
         return Put(
             queue, tuple(NewItem(b"1", JSON, idempotency_key=key, verdict=verdict, **failed) for key, verdict in drawn)
@@ -226,10 +226,10 @@ def from_elsewhere(twins: Twins, pick: random.Random) -> None:
                 there.move(lease.id, to or "a@here", force=True)
             else:
                 there.redrive(lease.id, to=to, force=True)
-        moves = there._core.store.read(ListMoves())
+        moves = there.core.store.read(ListMoves())
         calls = [Receive(move.route.to.partition("@")[0], move, "there") for move in moves]
-        received = broker._core.store.commit(calls).results if twice else []
-        left_open = sorted(each.queue for each in broker._core.store.read(ListOpenMoves("there")))
+        received = broker.core.store.commit(calls).results if twice else []
+        left_open = sorted(each.queue for each in broker.core.store.read(ListOpenMoves("there")))
         return fate, received, left_open, there.run_maintenance().moved
 
     twins.ask("come back", come_back)
@@ -257,7 +257,7 @@ def change_gates(twins: Twins, pick: random.Random) -> None:
 
     def set_breakers(_: int, broker: Broker) -> Any:
         call = change_of(broker.get_queue(queue), *breakers, **({"gate": gate} if replaced else {}))
-        return broker._core.store.commit([msgspec.structs.replace(call, version=call.version - stale)]).results[0]
+        return broker.core.store.commit([msgspec.structs.replace(call, version=call.version - stale)]).results[0]
 
     twins.ask(f"breakers of {queue}", set_breakers)
 
@@ -274,7 +274,7 @@ def refuse_for_a_time(twins: Twins, pick: random.Random) -> None:
         lease, until = twins.leases[side][position], Instant(twins.clocks[side].now() + seconds * SECOND)
         version = broker.get_queue(broker.get(lease.id).queue).version
         call = Settle(lease.token, kind, verdict, version, close_until=until)
-        return broker._core.store.commit([call]).results[0]
+        return broker.core.store.commit([call]).results[0]
 
     twins.ask("retry after", settle)
 
@@ -305,7 +305,7 @@ def look_at_everything(twins: Twins) -> None:
     for position in range(len(twins.ids[0])):
         twins.ask(f"get {position}", lambda side, broker, p=position: broker.get(twins.ids[side][p]))  # type: ignore[misc]
     twins.ask("audit", lambda _, broker: by_queue(broker.audit(1_000)))
-    twins.ask("feed", lambda _, broker: by_queue(broker._core.store.read(ReadFeed(limit=10_000)).entries))
+    twins.ask("feed", lambda _, broker: by_queue(broker.core.store.read(ReadFeed(limit=10_000)).entries))
     twins.read("operations", lambda _: ListOperations())
     look_at_all_items(twins)
     look_at_all_results(twins)

@@ -10,7 +10,8 @@ from tests.simulation.twins import QUEUES, Twins
 
 from redrive import Dead, DeadReason, Operation, RedriveError, Status
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import, ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.admin_calls import ManualChange, ManualTarget, SetOperation, StartOperation, StepOperation
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import CountItems, FindItems, GetItem, GetNextDue, GetQueue, ListGroups, ReadFeed
 from redrive.model.classify import ErrorClass
 from redrive.model.duration import SECOND
@@ -90,7 +91,7 @@ def drive_operation(twins: Twins, pick: random.Random) -> None:
 
 def _version(twins: Twins, side: int, queue: str) -> int | None:
     try:
-        version: int = twins.brokers[side]._core.store.read(GetQueue(queue)).version
+        version: int = twins.brokers[side].core.store.read(GetQueue(queue)).version
     except RedriveError:
         return None
     return version
@@ -116,7 +117,7 @@ def import_again(twins: Twins, pick: random.Random) -> None:
     positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 3]))]
 
     def call(side: int) -> Import:
-        store = twins.brokers[side]._core.store
+        store = twins.brokers[side].core.store
         return Import(queue, tuple(store.read(GetItem(ItemId(twins.ids[side][each]))) for each in positions), "me")
 
     twins.keep(twins.commit(f"import {positions} into {queue}", call))
@@ -142,7 +143,7 @@ def look_at_all_items(twins: Twins) -> None:
 def _all_pages(twins: Twins, side: int, where: Filter, order: Order, limit: int) -> list[Any]:
     pages, cursor = [], None
     while True:
-        page = twins.brokers[side]._core.store.read(FindItems(where, order, limit, cursor))
+        page = twins.brokers[side].core.store.read(FindItems(where, order, limit, cursor))
         pages.append(page.items)
         if (cursor := page.cursor) is None:
             return pages

@@ -36,7 +36,7 @@ def change_registrations(twins: Twins, pick: random.Random) -> None:
         )
 
     def carry_out(_: int, broker: Broker) -> Any:
-        (result,) = broker._core.store.commit([call]).results
+        (result,) = broker.core.store.commit([call]).results
         return _shown(result)
 
     twins.ask(f"{call} with puts" if isinstance(call, Register) and len(call.puts) > 1 else f"{call}", carry_out)
@@ -64,7 +64,7 @@ def _some_puts(pick: random.Random) -> tuple[Put, ...]:
 
 
 def _listed(broker: Broker, kind: str) -> tuple[Registration, ...]:
-    found: tuple[Registration, ...] = broker._core.store.read(ListRegistrations(kind))
+    found: tuple[Registration, ...] = broker.core.store.read(ListRegistrations(kind))
     return found
 
 

@@ -5,14 +5,13 @@ The guard stands where everybody may do everything, so that nothing is refused f
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -21,23 +20,25 @@ from hypothesis import strategies as st
 from tests.simulation.hostile import QUEUES, TAME, Mischief
 from tests.sizes import THOROUGH
 
-from redrive import AsyncBroker, Broker, Item, Lease, RedriveError, Status, connect
+from redrive import Broker, Item, Lease, RedriveError, Status, connect
+from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN
+from redrive.auth.result_filter import filter_result
+from redrive.auth.store_call_authorization import authorize_calls
 from redrive.broker.flows.export_import import encode_line
-from redrive.contract import COMMIT_ORDER
+from redrive.contract import Call
 from redrive.contract.item_calls import Leased
 from redrive.contract.queries import FindItems
 from redrive.errors import Closed, InvalidInput, NotFound, OutcomeUnknown, Overloaded, Refused, StoreError
 from redrive.model.filter import Filter, Order
 from redrive.model.operation import Operation
-from redrive.server.auth.store_call_authorization import authorize_calls, filter_result
-from redrive.server.request import Request
+from redrive.server.validation.dispatch import validate_call
 from redrive.testing import FakeClock
 from redrive.wire.result_codec import encode, encode_results
 
 RUNS, STEPS = (500, 1000) if THOROUGH else (8, 600)
 RECOUNT_EVERY = 100
-COMMITTED = tuple(kind for kinds in COMMIT_ORDER for kind in kinds)
+COMMITTED = get_args(Call)
 REFUSED = (Refused, NotFound, InvalidInput)
 BROKEN = (StoreError, OutcomeUnknown, Overloaded, Closed)
 
@@ -49,8 +50,7 @@ class Run:
         self.random, self.tally = random, tally
         self.clock = FakeClock()
         self.broker: Broker = connect(url, clock=self.clock, maintenance=False, durability="relaxed")
-        self.loop = asyncio.new_event_loop()
-        self.request = Request(AsyncBroker(self.broker._core), UNAUTHENTICATED_ADMIN, "default", {}, b"")
+        self.caller = Caller(UNAUTHENTICATED_ADMIN, "default", self.broker.core, KnownLeases())
         self.mischief = Mischief(random)
         self.leases: list[Lease] = []
         self.make_queues()
@@ -87,7 +87,9 @@ class Run:
         self.mischief.tokens = [lease.token for lease in self.leases[-20:]]
         self.mischief.now = self.clock.now()
         call = self.mischief.call()
-        (made,) = self.loop.run_until_complete(authorize_calls(self.request, (call,)))
+        now = self.broker.core.clock.now()
+        flow = authorize_calls(self.caller, (call,), lambda call: validate_call(call, now))
+        (made,) = self.broker.run_flow(flow)
         name = type(call).__name__
         if isinstance(made, RedriveError):
             assert isinstance(made, InvalidInput), (call, made)
@@ -100,12 +102,12 @@ class Run:
         self.tally["let in"] += 1
         self.tally[name] += 1
         self.learn(result)
-        shown = filter_result(self.request, call, result)
+        shown = filter_result(self.caller, call, result)
         encode(encode_results((call,), (shown,)) if isinstance(call, COMMITTED) else shown)
 
     def carried_out(self, call: Any) -> Any:
         """The result. Whatever is raised that is no refusal fails the test, as does a store that says it failed."""
-        store = self.broker._core.store
+        store = self.broker.core.store
         if isinstance(call, COMMITTED):
             result = store.commit([call]).results[0]
         else:
@@ -145,7 +147,7 @@ class Run:
     def found(self, where: Filter) -> Iterator[Item]:
         cursor = None
         while True:
-            page = self.broker._core.store.read(FindItems(where, Order.OLDEST, 1000, cursor))
+            page = self.broker.core.store.read(FindItems(where, Order.OLDEST, 1000, cursor))
             yield from page.items
             cursor = page.cursor
             if cursor is None:
@@ -170,7 +172,6 @@ class Run:
 
     def close(self) -> None:
         self.broker.close()
-        self.loop.close()
 
 
 def run(url: str, seed: int, tally: Counter[str]) -> None:

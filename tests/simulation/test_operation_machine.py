@@ -28,7 +28,7 @@ from tests.simulation.test_state_machine import NO_LIMITS, QUEUES, BrokerMachine
 from tests.sizes import THOROUGH
 
 from redrive import Item
-from redrive.contract.admin_calls import Import
+from redrive.contract.maintenance_calls import Import
 from redrive.model.operation import Operation
 from redrive.wire.error_codec import ERROR_BY_CODE
 
@@ -175,7 +175,7 @@ class OperationMachine(BrokerMachine):
         is_full = known is None and twin.status in ("pending", "failed") and self.naive.is_full(queue)
         receipts = self.attempt(
             ERROR_BY_CODE["queue_full"] if is_full else None,
-            lambda: self.broker._core.call(Import(queue, (item,), "ada")),
+            lambda: self.broker.submit(Import(queue, (item,), "ada")),
         )
         if is_full:
             return

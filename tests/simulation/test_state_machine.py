@@ -321,7 +321,7 @@ class BrokerMachine(RuleBasedStateMachine):
         """Without a delay and an allowance the gate is removed."""
         until = self.naive.now + delay * SECOND
         gate = None if allowance is None and not delay else Gate(BREAKER_GATE, Instant(until), allowance)
-        self.broker._core.call(change_of(self.broker.get_queue(queue), gate=gate))
+        self.broker.submit(change_of(self.broker.get_queue(queue), gate=gate))
         self.naive.gates[queue] = (0, None) if gate is None else (until, allowance)
 
     @rule(queue=queues, settings=work_settings, how=st.sampled_from(["pause", "resume", "resume", "update", "update"]))

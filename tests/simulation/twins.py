@@ -104,20 +104,20 @@ class Twins:
     @property
     def fingerprints(self) -> list[str]:
         """The causes of death so far: the same on both sides."""
-        return [group.fingerprint for group in self.brokers[0]._core.store.read(ListGroups())]
+        return [group.fingerprint for group in self.brokers[0].core.store.read(ListGroups())]
 
     def commit(self, what: str, call: Callable[[int], Call]) -> list[Any]:
         """Give both stores a call of their own, with their own ids."""
 
         def carry_out(side: int, broker: Broker) -> Any:
-            store = broker._core.store
+            store = broker.core.store
             return store.commit([call(side)], self.clocks[side].now()).results[0]
 
         return self.ask(what, carry_out)
 
     def read(self, what: str, query: Callable[[int], Query]) -> list[Any]:
         """Ask both stores."""
-        return self.ask(what, lambda side, broker: broker._core.store.read(query(side)))
+        return self.ask(what, lambda side, broker: broker.core.store.read(query(side)))
 
 
 def _where_they_differ(first: str, second: str) -> list[str]:

@@ -22,7 +22,7 @@ from tests.terminal.cli import run_here
 _BLOCK = re.compile(r"^```console\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", flags=re.MULTILINE)
 _PLAIN = re.compile(r"redrive (?!work\b|serve\b)[^|;&<>$`*?~]*")
-_ID = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,32}\b")
+_ID = re.compile(r"\b[0-9a-f]{8,32}\b")
 _VARIES = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?( UTC|Z)?"), "<time>"),
     (re.compile(r"\bnow\b|\b\d+[smhd] ago\b|\bin \d+[smhd]\b"), "<ago>"),

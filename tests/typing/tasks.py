@@ -47,7 +47,19 @@ assert_type(awaited.put("ann"), TaskHandle[int])
 assert_type(awaited.call("ann"), int)
 assert_type(awaited_with_context.put(to="ann"), TaskHandle[int])
 
+assert_type(plain("ann", 2), date)
+assert_type(with_options(), float)
+assert_type(plain.options(retry=None, headers=None, held_by="me").put("ann"), TaskHandle[date])
+
 plain.put(17)  # type: ignore[arg-type]
+plain(17)  # type: ignore[arg-type]
+plain("ann", bcc="bob")  # type: ignore[call-arg]
+with_context("ann")  # type: ignore[call-arg, arg-type]
+App("memory://", nmespace="tests")  # type: ignore[call-arg]
+App("memory://", maintenance="no")  # type: ignore[arg-type]
+app.queue("slow", lease_tiemout="5m")  # type: ignore[call-arg]
+app.queue("slow", max_size="many")  # type: ignore[arg-type]
+plain.options(content_type="text/plain")  # type: ignore[call-arg]
 plain.put("ann", count="two")  # type: ignore[arg-type]
 plain.put()  # type: ignore[call-arg]
 plain.put("ann", bcc="bob")  # type: ignore[call-arg]
@@ -64,11 +76,15 @@ awaited_with_context.put(17)  # type: ignore[arg-type]
 jobs.task(tmie_limit="30s")  # type: ignore[call-overload]
 
 
-async def on_a_loop() -> None:
+async def on_a_loop(context: Context) -> None:
+    assert_type(with_context(context, "ann"), int | Retry)
+    assert_type(await awaited("ann"), int)
+    assert_type(await awaited_with_context(context, "ann"), int)
     assert_type(await plain.put_async("ann"), TaskHandle[date])
     assert_type(await awaited.call_async("ann"), int)
     assert_type(await (await awaited.put_async("ann")).result_async("5s"), int)
     await plain.put_async(17)  # type: ignore[arg-type]
+    await awaited(17)  # type: ignore[arg-type]
 
 
 @app.middleware

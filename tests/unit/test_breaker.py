@@ -39,7 +39,8 @@ from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.gate import lease_limit
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Item, Status
-from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings, validate_settings
+from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue_options import parse_settings, validate_settings
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.drain import memory_broker
@@ -168,7 +169,7 @@ def test_breaker_that_has_closed_leaves_nothing_in_the_process() -> None:
             broker.put(name, 1)
             broker.fail(broker.lease(name)[0], ConnectionError("down"))
         broker.open_breaker("jobs", "network")
-        monitor = broker._core.breakers
+        monitor = broker.core.breakers
         clock.advance("1s")
         broker.run_maintenance()
         assert len(monitor.sweeps) == 1

@@ -250,8 +250,8 @@ def test_what_is_captured_during_a_check_is_checked_after_it(broker: Broker, mon
 def test_what_is_captured_while_the_queue_is_read_is_not_forgotten(broker: Broker, dlq: DeadLetterQueue) -> None:
     dlq.enqueue("first", 1, "boom", max_retries=0)
     levels = QueueLevels("captured")
-    broker._run(levels.refresh(broker._core))
-    reading = levels.refresh(broker._core)
+    broker.run_flow(levels.refresh(broker.core))
+    reading = levels.refresh(broker.core)
     next(reading)
     stats = broker.stats("captured")
     levels.add(size=2, exhausted=2)  # by another thread, after the read
@@ -259,7 +259,7 @@ def test_what_is_captured_while_the_queue_is_read_is_not_forgotten(broker: Broke
         reading.send(stats)
     assert (end.value.value.size, levels.size, levels.exhausted) == (1, 3, 3)
     assert levels.read_at is not None
-    reading = levels.refresh(broker._core)
+    reading = levels.refresh(broker.core)
     next(reading)
     levels.forget()  # a task was archived
     with pytest.raises(StopIteration):
@@ -362,9 +362,9 @@ def test_reads_at_the_same_time_count_what_is_captured_meanwhile_once(broker: Br
     for number in range(3):
         dlq.enqueue(f"t{number}", {}, "down")
     levels = QueueLevels("captured")
-    reads = [levels.refresh(broker._core) for _ in range(3)]
+    reads = [levels.refresh(broker.core) for _ in range(3)]
     effects = [next(read) for read in reads]
-    answers = [perform_effect(broker._core, effect) for effect in effects]
+    answers = [perform_effect(broker.core, effect) for effect in effects]
     levels.add(size=1)
     for read, answer in zip(reads, answers, strict=True):
         with pytest.raises(StopIteration):

@@ -73,8 +73,8 @@ def test_tokens_stand_among_the_rest_page_by_page(cli: Cli) -> None:
             broker.pause_queue("jobs") if number % 2 == 0 else broker.resume_queue("jobs")
         clock.advance("1m")
         with connect(cli.url, maintenance=False, clock=clock, namespace=TOKENS_NAMESPACE) as broker:
-            made = token_store.create(broker._core.clock, f"t{number}", ["viewer"], created_by="ann")
-            broker._run(made)
+            made = token_store.create(broker.core.clock, f"t{number}", ["viewer"], created_by="ann")
+            broker.run_flow(made)
         clock.advance("1m")
     whole = cli.json("audit")
     told = [row.get("note") or row["verb"] for row in whole]

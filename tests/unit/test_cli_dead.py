@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,17 @@ def test_archive_restore_and_purge(cli: Cli) -> None:
     assert cli.error("dead", "purge", one, exits=5)["code"] == "wrong_status"
 
 
+def test_operation_is_paused_slowed_down_and_resumed(cli: Cli) -> None:
+    id = cli.json("dead", "redrive", "-q", "mails", "--yes", "any", "--no-wait", "--rate", "1/h")["id"]
+    paused = cli("operation", "pause", id[:8]).stdout
+    assert f"redrive {id[:8]}: paused, 0 of 20 changed" in paused
+    assert cli.json("operation", "rate", id[:8], "60000/m")["rate"] == 1000
+    assert cli.error("operation", "rate", id[:8], "fast", exits=2)["code"] == "usage"
+    assert cli.json("operation", "show", id[:8])["status"] == "paused"
+    assert cli.json("operation", "resume", id[:8])["changed"] == 20
+    assert cli.error("operation", "pause", id[:8], exits=5)["code"] == "operation_ended"
+
+
 def test_items_that_are_named_can_be_an_operation_too_and_nobody_is_asked(cli: Cli) -> None:
     one, two, three = (item["id"][:8] for item in cli.json("dead", "list", "-q", "mails", "--limit", "3")["items"])
     done = cli.json("dead", "redrive", one, two, "--rate", "50/s")
@@ -275,12 +287,13 @@ def test_canaries_of_an_edit_stop_the_rest_where_they_do_not_complete(cli: Cli) 
 def test_how_canaries_of_an_edit_end_decides(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, dies: bool, code: int, changed: int
 ) -> None:
-    def work(seconds: float) -> None:
+    def work(core: Any, until: int) -> Iterator[Any]:
+        yield from ()
         with cli.broker() as broker:
             for lease in broker.lease("mails", 10):
                 broker.fail(lease, "again") if dies else broker.complete(lease)
 
-    monkeypatch.setattr("redrive.cli.commands.dead_redrive.sleep", work)
+    monkeypatch.setattr("redrive.broker.flows.edited_redrive.wait_until", work)
     chosen = ("dead", "redrive", "-q", "mails", "--edit", '{"to": "x"}', "--yes", "20", "--canary", "2")
     assert cli.json(*chosen, exits=code)["changed"] == changed
 

@@ -15,7 +15,7 @@ from tests.terminal.cli import Cli, kill
 from redrive import connect
 from redrive.cli.output import changed_settings, to_json_value
 from redrive.model.masked_item import MASKED_TYPE, mask_item
-from redrive.model.queue import parse_settings
+from redrive.model.queue_options import parse_settings
 from redrive.server.application import application
 from redrive.wire.json_views import view_of
 

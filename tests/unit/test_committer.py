@@ -14,8 +14,8 @@ import pytest
 from redrive import AsyncBroker, Broker, Status, connect, new_item
 from redrive.broker import committer as committer_module
 from redrive.contract import Call
-from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import LeaseItems, Put
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def test_loop_that_closed_with_a_put_under_way_does_not_stop_the_writer(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    face, store = AsyncBroker(broker._core), broker._core.store
+    face, store = AsyncBroker(broker.core), broker.core.store
     commit, reached, closed = store.commit, threading.Event(), threading.Event()
 
     def slow(calls: Sequence[Call], now: Any = None) -> Any:
@@ -74,7 +74,7 @@ class _InterruptedOnce:
 def test_thread_that_is_interrupted_as_it_joins_the_line_steps_out(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committer = broker._core.committer
+    committer = broker.core.committer
     committer._busy = True  # as if another thread were committing
     monkeypatch.setattr(committer, "_mutex", _InterruptedOnce(committer._mutex, 1))
     with pytest.raises(KeyboardInterrupt):
@@ -86,7 +86,7 @@ def test_thread_that_is_interrupted_as_it_joins_the_line_steps_out(
 def test_leader_that_is_interrupted_as_it_takes_the_line_lets_the_others_go(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committer = broker._core.committer
+    committer = broker.core.committer
     committer._busy = True
     leader = Background(lambda: broker.put("jobs", 1))
     _until_waiting(broker, 1)
@@ -136,7 +136,7 @@ class _SlowLock(threading.Event):
 def test_caller_that_is_interrupted_keeps_no_other_caller_of_its_transaction_waiting(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    committer, store = broker._core.committer, broker._core.store
+    committer, store = broker.core.committer, broker.core.store
     committer._busy = True  # as if another thread were committing
     interrupts, runs, reached, goes_on = (threading.Event() for _ in range(4))
     commit, make = store.commit, committer_module._Request
@@ -191,7 +191,7 @@ def test_call_that_meets_a_bug_fails_alone(broker: Broker, monkeypatch: pytest.M
     monkeypatch.setattr("redrive.stores.relational.maintenance.promote", broken)
     broker.put("jobs", 1, delay=0.001)
     threading.Event().wait(0.01)
-    results = broker._core.committer.commit([Promote(), Put("jobs", ()), LeaseItems("nowhere", 1)])
+    results = broker.core.committer.commit([Promote(), Put("jobs", ()), LeaseItems("nowhere", 1)])
     assert isinstance(results[0], StoreFailed)
     assert "in no place" in str(results[0])
     assert results[1] == ()
@@ -199,7 +199,7 @@ def test_call_that_meets_a_bug_fails_alone(broker: Broker, monkeypatch: pytest.M
 
 def test_closing_in_the_middle_of_handing_in_a_call_answers_it(broker: Broker) -> None:
     """`close` comes from another thread between the look at what is being gathered and the entry into it."""
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
 
     async def put() -> None:
         loop = asyncio.get_running_loop()
@@ -214,7 +214,7 @@ def test_closing_in_the_middle_of_handing_in_a_call_answers_it(broker: Broker) -
             return create_future()
 
         loop.create_future = close_meanwhile  # type: ignore[method-assign]
-        handed_in = broker._core.committer.submit(Put("jobs", (new_item(2),)))
+        handed_in = broker.core.committer.submit(Put("jobs", (new_item(2),)))
         assert await asyncio.wait_for(handed_in, PATIENCE_SECONDS)
         await asyncio.to_thread(closing.join)
 
@@ -224,7 +224,7 @@ def test_closing_in_the_middle_of_handing_in_a_call_answers_it(broker: Broker) -
 def test_calls_that_are_handed_in_together_share_a_transaction_with_those_of_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, sizes = broker._core.store, []
+    store, sizes = broker.core.store, []
     commit = store.commit
 
     def counted(calls: Sequence[Call], now: Any = None) -> Any:
@@ -232,7 +232,7 @@ def test_calls_that_are_handed_in_together_share_a_transaction_with_those_of_oth
         return commit(calls, now)
 
     monkeypatch.setattr(store, "commit", counted)
-    committer = broker._core.committer
+    committer = broker.core.committer
 
     async def hand_in() -> None:
         one = committer.submit_many([Put("jobs", (new_item(1),)), LeaseItems("nowhere", 1)])
@@ -253,7 +253,7 @@ def test_calls_that_are_handed_in_together_share_a_transaction_with_those_of_oth
 
 
 def test_leases_of_a_group_whose_caller_is_gone_are_given_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = broker._core.store
+    store = broker.core.store
     commit, reached, gone = store.commit, threading.Event(), threading.Event()
     broker.put("jobs", 1)
 
@@ -265,7 +265,7 @@ def test_leases_of_a_group_whose_caller_is_gone_are_given_back(broker: Broker, m
     monkeypatch.setattr(store, "commit", slow)
 
     async def leave() -> None:
-        future = broker._core.committer.submit_many([Promote(), LeaseItems("jobs", 1)])
+        future = broker.core.committer.submit_many([Promote(), LeaseItems("jobs", 1)])
         await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
         future.cancel()
         gone.set()
@@ -287,7 +287,7 @@ def test_too_many_calls_at_once_are_refused(broker: Broker, monkeypatch: pytest.
     monkeypatch.setattr("redrive.broker.async_committer.MAX_WAITING_CALLS", 3)
 
     async def hand_in() -> None:
-        committer = broker._core.committer
+        committer = broker.core.committer
         accepted = committer.submit_many([Promote()] * 2)
         with pytest.raises(Overloaded):
             committer.submit_many([Promote()] * 2)
@@ -300,11 +300,11 @@ def test_group_is_told_of_a_store_that_fails(broker: Broker, monkeypatch: pytest
     def broken(calls: Sequence[Call], now: Any = None) -> Any:
         raise DiskFull("jobs.db")
 
-    monkeypatch.setattr(broker._core.store, "commit", broken)
+    monkeypatch.setattr(broker.core.store, "commit", broken)
 
     async def hand_in() -> None:
         with pytest.raises(DiskFull):
-            await broker._core.committer.submit_many([Promote()])
+            await broker.core.committer.submit_many([Promote()])
 
     asyncio.run(hand_in())
 
@@ -312,7 +312,7 @@ def test_group_is_told_of_a_store_that_fails(broker: Broker, monkeypatch: pytest
 def _until_waiting(broker: Broker, count: int) -> None:
     pause = threading.Event()
     for _ in range(int(PATIENCE_SECONDS * 1000)):
-        if len(broker._core.committer._waiting) == count:
+        if len(broker.core.committer._waiting) == count:
             return
         pause.wait(0.001)
     raise AssertionError("nobody came")

@@ -35,8 +35,8 @@ def broker() -> Iterator[Broker]:
 
 
 def state(broker: Broker) -> Any:
-    captures = {each.name: each.value for each in broker._run(registrations.list_registrations("capture"))}
-    managed = broker._run(queues.list_managed())
+    captures = {each.name: each.value for each in broker.run_flow(registrations.list_registrations("capture"))}
+    managed = broker.run_flow(queues.list_managed())
     return {queue.name: queue.settings for queue in broker.list_queues()}, managed, captures
 
 
@@ -44,7 +44,7 @@ def once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[Call]], Sequence[Call]]
 ) -> list[int]:
     """The first batch that changes queues is changed before it is committed."""
-    commit, met = broker._core.committer.commit, list[int]()
+    commit, met = broker.core.committer.commit, list[int]()
 
     def committed(calls: Sequence[Call]) -> list[Any]:
         if not met and any(isinstance(call, UpdateQueue) for call in calls):
@@ -52,7 +52,7 @@ def once(
             calls = change(calls)
         return commit(calls)
 
-    monkeypatch.setattr(broker._core.committer, "commit", committed)
+    monkeypatch.setattr(broker.core.committer, "commit", committed)
     return met
 
 
@@ -81,7 +81,7 @@ def with_dead_queue(call: UpdateQueue) -> Any:
 
 
 def test_change_by_somebody_else_meanwhile_is_met_and_kept(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = broker._core.committer.commit
+    commit = broker.core.committer.commit
 
     def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
         queue = broker.get_queue("a")
@@ -97,13 +97,13 @@ def test_change_by_somebody_else_meanwhile_is_met_and_kept(broker: Broker, monke
 def test_process_that_applies_the_same_file_a_moment_later_undoes_nothing(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    commit = broker._core.committer.commit
+    commit = broker.core.committer.commit
     sent: list[Call] = []
 
     def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
         commit(calls)  # another process has planned the same, and is faster
         created.append(broker.get_queue("c").created_at)
-        monkeypatch.setattr(broker._core.committer, "commit", lambda calls: sent.extend(calls) or commit(calls))
+        monkeypatch.setattr(broker.core.committer, "commit", lambda calls: sent.extend(calls) or commit(calls))
         return calls
 
     created: list[int] = []
@@ -118,7 +118,7 @@ def test_process_that_applies_the_same_file_a_moment_later_undoes_nothing(
 
 
 def test_queue_that_somebody_deletes_meanwhile_is_made_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = broker._core.committer.commit
+    commit = broker.core.committer.commit
 
     def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
         commit([DeleteQueue("a", None, "ada")])
@@ -132,7 +132,7 @@ def test_queue_that_somebody_deletes_meanwhile_is_made_again(broker: Broker, mon
 def test_setting_that_vanished_has_its_default_also_where_somebody_was_faster(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = broker._core.committer.commit
+    commit = broker.core.committer.commit
 
     def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
         queue = broker.get_queue("a")
@@ -148,7 +148,7 @@ def test_setting_that_vanished_has_its_default_also_where_somebody_was_faster(
 def test_what_is_wrong_is_put_back_also_after_somebody_was_faster(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = broker._core.committer.commit
+    commit = broker.core.committer.commit
 
     def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
         queue = broker.get_queue("a")
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_put_back_also_after_somebody_was_faster(
 def test_queue_that_somebody_else_creates_meanwhile_is_taken_over(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = broker._core.committer.commit
+    commit = broker.core.committer.commit
 
     def overtaken(calls: Sequence[Call]) -> Sequence[Call]:
         commit([CreateQueue("c", QueueSettings(max_losses=9))])

@@ -98,8 +98,8 @@ def test_export_goes_on_from_a_cursor(broker: Broker) -> None:
 def test_export_reads_only_what_is_asked_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     dead(broker, *range(PAGE * 3))
     reads = []
-    real = broker._core.store.read
-    monkeypatch.setattr(broker._core.store, "read", lambda query: reads.append(query) or real(query))
+    real = broker.core.store.read
+    monkeypatch.setattr(broker.core.store, "read", lambda query: reads.append(query) or real(query))
     lines = broker.export()
     for _ in range(PAGE):
         next(lines)

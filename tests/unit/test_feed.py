@@ -56,7 +56,7 @@ def test_follow_is_woken_by_what_happens(broker: Broker) -> None:
     seen = []
     thread = threading.Thread(target=lambda: seen.append(next(entries)))
     thread.start()
-    while not broker._core.notify._waiters and thread.is_alive():
+    while not broker.core.notify._waiters and thread.is_alive():
         pass
     receipt = broker.put("jobs", 1)
     thread.join(120)
@@ -73,7 +73,7 @@ def test_follow_ends_after_its_wait(broker: Broker, clock: FakeClock) -> None:
 
 
 async def test_follow_on_an_event_loop(broker: Broker) -> None:
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
     entries = face.follow(wait="1h")
     receipt = await face.put("jobs", 1)
     async for entry in entries:

@@ -110,7 +110,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_outlives_a_process_that_is_killed(in_flight_log: InFlightLog) -> None:
-    ended = subprocess.run([sys.executable, "-c", _KILLED, os.fspath(in_flight_log.path)], timeout=30)
+    ended = subprocess.run([sys.executable, "-c", _KILLED, os.fspath(in_flight_log.path)], timeout=240)
     assert ended.returncode == -signal.SIGKILL
     assert [(each.token, each.label) for each in in_flight_log.running()] == [(Token("1" * 48), "first")]
     assert in_flight_log.ended == 1

@@ -25,7 +25,8 @@ from redrive.model.judge import (
     judge,
     settings_for,
 )
-from redrive.model.queue import QueueSettings, parse_settings
+from redrive.model.queue import QueueSettings
+from redrive.model.queue_options import parse_settings
 from redrive.model.retry_policy import parse_retry_policy
 
 

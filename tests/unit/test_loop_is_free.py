@@ -3,12 +3,16 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from redrive import AsyncBroker
 from redrive.broker.core import Core
+from redrive.broker.flow import run_query
+from redrive.contract.item_calls import LeaseItems
+from redrive.contract.queries import GetQueue
 from redrive.model.item import Lease
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
@@ -116,6 +120,7 @@ USES: dict[str, Use] = {
     "bury": on_lease("bury"),
     "bury_items": on_dead("bury_items"),
     "cancel_operation": on_operation("cancel_operation"),
+    "clear_queue": lambda broker: broker.clear_queue("jobs"),
     "close": lambda broker: broker.close(),
     "complete": on_lease("complete"),
     "count": lambda broker: broker.count(),
@@ -158,6 +163,7 @@ USES: dict[str, Use] = {
     "put_failed": lambda broker: broker.put_failed("jobs", 1, "broke"),
     "put_many": lambda broker: broker.put_many("jobs", [1, 2]),
     "redrive": on_dead("redrive"),
+    "redrive_edited": lambda broker: broker.redrive_edited([_NOWHERE], edit=str),
     "release": on_lease("release"),
     "restore": on_dead("restore"),
     "result": lambda broker: broker.result(_NOWHERE),
@@ -167,8 +173,12 @@ USES: dict[str, Use] = {
     "set_operation_rate": on_operation("set_operation_rate", 5.0),
     "start_operation": on_operation("get_operation"),
     "stats": lambda broker: broker.stats("jobs"),
+    "submit": lambda broker: broker.submit(LeaseItems("jobs", 1)),
     "list_stats": lambda broker: broker.list_stats(),
     "find_by_key": lambda broker: broker.find_by_key("jobs", ["key"]),
+    "run_flow": lambda broker: broker.run_flow(run_query(GetQueue("jobs"))),
+    "run_flow_in_thread": lambda broker: broker.run_flow_in_thread(run_query(GetQueue("jobs"))),
+    "run_flow_to_end": lambda broker: broker.run_flow_to_end(run_query(GetQueue("jobs"))),
     "run_maintenance": lambda broker: broker.run_maintenance(),
     "undo": on_dead("undo"),
     "undo_operation": undo_operation,
@@ -192,7 +202,12 @@ def test_every_method_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(USES))
-async def test_store_is_called_in_other_threads(name: str) -> None:
+def test_store_is_called_in_other_threads(name: str) -> None:
+    with ThreadPoolExecutor(1) as thread:  # the main thread hands every read to another one, and waits for it
+        thread.submit(asyncio.run, _used(name)).result()
+
+
+async def _used(name: str) -> None:
     watched = Watched(MemoryStore(clock=FakeClock()))
     broker = AsyncBroker(Core(watched, maintenance=False))  # type: ignore[arg-type]  # it has what a store has
     try:

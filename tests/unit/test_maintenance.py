@@ -27,7 +27,7 @@ def test_broker_that_is_closed_while_items_depart_ends_without_a_warning(
     monkeypatch.setattr(MaintenanceThread, "_move", move)
     with connect("memory://") as broker:
         assert first.wait(60)
-        thread = broker._core._maintenance
+        thread = broker.core._maintenance
         assert thread is not None
         while not moved.is_set():  # it may not have come to its wait
             thread.departed()

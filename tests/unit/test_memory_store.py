@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.contract.admin_calls import Promote, SetPaused
+from redrive.contract.admin_calls import SetPaused
 from redrive.contract.item_calls import Complete, LeaseItems, Settle
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import InvalidInput, OutcomeUnknown
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND

@@ -75,7 +75,7 @@ def test_look_that_fails_in_an_unforeseen_way_leaves_nobody_waiting(clock: FakeC
 
 
 def test_wake_up_of_a_closed_loop_goes_to_the_next(broker: Broker, clock: FakeClock) -> None:
-    notify = broker._core.notify
+    notify = broker.core.notify
     loop = asyncio.new_event_loop()
 
     async def enter() -> None:
@@ -118,8 +118,8 @@ def test_woken_waiter_whose_time_is_over_wakes_the_next(
 ) -> None:
     """It alone was told when the next item falls due."""
     passed: list[str] = []
-    monkeypatch.setattr(broker._core.notify, "notify_next", passed.append)
-    flow = deliveries.lease(broker._core, "jobs", 1, "10s", None, None)
+    monkeypatch.setattr(broker.core.notify, "notify_next", passed.append)
+    flow = deliveries.lease(broker.core, "jobs", 1, "10s", None, None)
     assert isinstance(_first_step(flow, Leased(())), WaitForQueue)
     clock.advance("10s")
     assert isinstance(flow.send(True), CommitCalls)
@@ -130,7 +130,7 @@ def test_woken_waiter_whose_time_is_over_wakes_the_next(
 
 def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: Broker) -> None:
     """Two wait; the first is woken, finds a lease that ran out, and is cancelled before it has settled it."""
-    core, face = broker._core, AsyncBroker(broker._core)
+    core, face = broker.core, AsyncBroker(broker.core)
     asked = threading.Event()
 
     def read(query: Any) -> Any:
@@ -164,7 +164,7 @@ def test_woken_waiter_that_is_cancelled_while_it_sweeps_wakes_the_next(broker: B
 
 
 def test_every_commit_wakes_all_who_wait_for_everything(broker: Broker, clock: FakeClock) -> None:
-    notify = broker._core.notify
+    notify = broker.core.notify
     step = WaitForQueue(ALL_QUEUES, notify.sequence(ALL_QUEUES), Instant(clock.now() + HOUR), None)
     waiters = [Background(lambda: notify.wait(step)) for _ in range(3)]
     until(lambda: len(notify._waiters.get(ALL_QUEUES, ())) == 3)
@@ -189,7 +189,7 @@ def test_change_by_another_process_wakes_all_who_wait_for_everything(
 
 
 def test_watch_rings_at_once_for_what_arrived_since_the_ticket(broker: Broker, clock: FakeClock) -> None:
-    notify = broker._core.notify
+    notify = broker.core.notify
     ticket = notify.sequence("jobs")
     rung = threading.Event()
     notify.notify_arrivals({"jobs": 1})
@@ -200,7 +200,7 @@ def test_watch_rings_at_once_for_what_arrived_since_the_ticket(broker: Broker, c
 
 
 def test_watch_rings_for_one_of_its_queues_and_says_which(broker: Broker, clock: FakeClock) -> None:
-    notify = broker._core.notify
+    notify = broker.core.notify
     rung = threading.Event()
     asked = {queue: (notify.sequence(queue), None) for queue in ("jobs", "others")}
     watch = notify.watch(asked, Instant(clock.now() + HOUR), rung.set)

@@ -263,14 +263,14 @@ def test_refused_step_stops_the_operation_and_not_the_lifecycle(
     kill(broker, 2)
     bad, good = broker.start_operation("archive", paused=True), broker.start_operation("redrive")
     broker.resume_operation(bad.id)
-    real = broker._core.store.commit
+    real = broker.core.store.commit
 
     def commit(calls: Any, now: Any = None) -> Any:
         done = real([call for call in calls if getattr(call, "steps", None) is None or call.id != bad.id], now)
         return done if done.results else type(done)([QueueNotFound("jobs")], {}, done.now)
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(broker._core.store, "commit", commit)
+        patch.setattr(broker.core.store, "commit", commit)
         assert broker.run_maintenance().operated == 2
     assert f"operation_stopped operation={bad.id}" in caplog.text
     assert "queue 'jobs' does not exist" in caplog.text
@@ -289,7 +289,7 @@ def test_lifecycle_thread_begins_at_once() -> None:
 
 async def test_drive_on_an_event_loop(broker: Broker, clock: FakeClock) -> None:
     kill(broker, 3)
-    face = AsyncBroker(broker._core)
+    face = AsyncBroker(broker.core)
     operation = await face.start_operation("redrive", rate=10)
     driving = asyncio.ensure_future(face.run_operation(operation.id))
     while not driving.done():

@@ -175,7 +175,7 @@ def test_schedule_whose_beginning_could_not_be_written_begins_the_next_time(
 ) -> None:
     TickPlanner(hourly(broker, every="2h"), broker).step()
     schedule = TickPlanner(hourly(broker), broker)
-    committer = broker._core.committer
+    committer = broker.core.committer
     commit = committer.commit
 
     def refuse(calls: Any) -> Any:
@@ -199,13 +199,13 @@ def test_only_queues_that_are_worked_on_are_seen_to(broker: Broker) -> None:
 
 
 def test_value_that_nobody_knows_is_written_anew(broker: Broker, clock: FakeClock) -> None:
-    broker._core.call(Register(SCHEDULE_KIND, "jobs/work", b"nonsense"))
+    broker.submit(Register(SCHEDULE_KIND, "jobs/work", b"nonsense"))
     schedule = TickPlanner(hourly(broker), broker)
     schedule.step()
     clock.advance("1h")
     schedule.step()
     assert pending(broker) == 1
-    (registered,) = broker._core.read(ListRegistrations(SCHEDULE_KIND, "jobs/work"))
+    (registered,) = broker.core.read(ListRegistrations(SCHEDULE_KIND, "jobs/work"))
     assert registered.version == 3
 
 

@@ -19,7 +19,8 @@ from redrive.model.duration import HOUR, MINUTE, SECOND
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields, normalize_failure
 from redrive.model.item import Counters, Overrides, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, judge
-from redrive.model.queue import QueueSettings, RetryAfter, parse_settings, validate_settings
+from redrive.model.queue import QueueSettings, RetryAfter
+from redrive.model.queue_options import parse_settings, validate_settings
 from redrive.model.retry_after import MAX_RETRY_AFTER, parse_retry_after, retry_after_of
 from redrive.model.retry_policy import parse_retry_policy
 from redrive.task.app import App

@@ -2,7 +2,6 @@ from typing import Any, get_args
 
 import pytest
 
-from redrive.client.retry_safe_calls import are_idempotent, queues_of_keys
 from redrive.contract import Call
 from redrive.contract.admin_calls import AuditNote, CreateQueue, Hold, Register
 from redrive.contract.item_calls import Extend, LeaseByIds, LeaseItems, NewItem, Put, ReturnLease
@@ -45,23 +44,18 @@ NAMED_UNSAFE = {
 
 @pytest.mark.parametrize("call", SAFE, ids=repr)
 def test_call_that_changes_nothing_the_second_time_is_safe(call: Call) -> None:
-    assert are_idempotent([call])
+    assert call.is_repeatable
 
 
 @pytest.mark.parametrize("call", UNSAFE, ids=repr)
 def test_call_that_would_be_done_twice_is_not(call: Call) -> None:
-    assert not are_idempotent([call])
+    assert not call.is_repeatable
 
 
-def test_one_that_is_not_safe_makes_a_batch_unsafe() -> None:
-    assert are_idempotent(SAFE)
-    assert not are_idempotent([*SAFE, UNSAFE[0]])
-
-
-def test_puts_that_rely_on_their_keys_name_their_queues() -> None:
+def test_put_relies_on_keys_unless_it_has_the_ids_of_another_store() -> None:
     by_source = NewItem(b"a", "x", idempotency_key="k", source_id=ItemId("0" * 32))
-    calls = [Put("keys", (PLAIN, KEYED)), Put("plain", (PLAIN,)), Put("sources", (by_source,)), *SAFE[2:]]
-    assert queues_of_keys(calls) == {"keys"}
+    puts = {"keys": (PLAIN, KEYED), "plain": (PLAIN,), "sources": (by_source,)}
+    assert [queue for queue, items in puts.items() if Put(queue, items).relies_on_keys] == ["keys"]
 
 
 def test_somebody_has_thought_of_every_call() -> None:

@@ -206,7 +206,7 @@ async def test_change_that_nobody_knows_is_told_to_all(arrivals: ArrivalLog, sou
 async def test_changes_that_nobody_knows_are_told_together(
     arrivals: ArrivalLog, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals_module, "ANYWHERE_SECONDS", 0.02)
+    monkeypatch.setattr(arrivals_module, "ANYWHERE_SECONDS", 1.0)
     source.tell(None)
     await _told([])
     known = arrivals.number
@@ -222,7 +222,7 @@ async def test_changes_that_nobody_knows_are_told_together(
 async def test_commit_without_arrivals_is_told_after_a_while(
     arrivals: ArrivalLog, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals_module, "ANYTHING_SECONDS", 0.3)
+    monkeypatch.setattr(arrivals_module, "ANYTHING_SECONDS", 1.0)
     known = arrivals.number
     (task,) = [await _waiting(arrivals, "jobs")]
     source.tell({})

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from tests.terminal import reference
 
 from redrive import Broker
-from redrive.server.broker_pool import BrokerPool
 from redrive.server.request_limits import Limits
-from redrive.server.routes import all_routes
+from redrive.server.routes import ROUTES
 from redrive.wire.error_codec import HTTP_ONLY_CODES, STATUS_BY_CODE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,12 +24,8 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def _nothing(namespace: str) -> Any:
-    raise AssertionError
-
-
 def test_page_lists_every_call() -> None:
-    listed = [[f"`{route.name}`", route.permission.value, route.summary] for route in all_routes(BrokerPool(_nothing))]
+    listed = [[f"`{route.name}`", route.permission.value, route.summary] for route in ROUTES]
     assert rows("Calls") == listed
 
 
@@ -42,7 +36,7 @@ def test_page_lists_every_code_with_its_status() -> None:
 
 
 def test_words_are_those_of_the_broker_the_server_and_the_command_line() -> None:
-    routes = {route.name for route in all_routes(BrokerPool(_nothing))}
+    routes = {route.name for route in ROUTES}
     commands = {name.removeprefix("redrive ") for name, _ in reference.helps()}
     for python, http, command in rows("Words"):
         assert all(hasattr(Broker, name) for name in re.findall(r"`(\w+)[(`]", python.partition(":")[0])), python

@@ -268,7 +268,7 @@ async def test_overload_is_told_to_the_client_and_once_to_the_log(
     async def overloaded(*_: Any) -> Any:
         raise Overloaded(100_000)
 
-    monkeypatch.setattr(app.brokers.open["default"]._core.committer, "submit", overloaded)
+    monkeypatch.setattr(app.brokers.open["default"].core.committer, "submit", overloaded)
     with caplog.at_level(logging.WARNING, "redrive.server"):
         for _ in range(3):
             answer = await client.call("queue.produce", queue="jobs", items=[{"payload": 1}])
@@ -282,7 +282,7 @@ async def test_error_that_nobody_foresaw_says_only_its_id(
     async def broken(*_: Any) -> Any:
         raise RuntimeError("the password is hunter2hunter2, and the file is /etc/passwd")
 
-    monkeypatch.setattr(app.brokers.open["default"]._core.committer, "submit", broken)
+    monkeypatch.setattr(app.brokers.open["default"].core.committer, "submit", broken)
     answer = await client.call("queue.produce", queue="jobs", items=[{"payload": {"secret": "payload"}}])
     assert (answer.status, set(answer.json["details"])) == (500, {"id"})
     assert answer.json["message"] == "internal error"
@@ -403,7 +403,7 @@ async def test_health_says_when_the_store_does_not_answer(
     def broken(*_: Any) -> Any:
         raise StoreUnavailable("memory", "it is gone")
 
-    monkeypatch.setattr(app.brokers.open["default"]._core.store, "read", broken)
+    monkeypatch.setattr(app.brokers.open["default"].core.store, "read", broken)
     health, ready = await client.send("GET", "/health"), await client.send("GET", "/health/ready")
     assert (health.status, health.json["status"], ready.status) == (503, "failing", 503)
     assert "it is gone" in health.json["namespaces"]["default"]["problem"]

@@ -44,7 +44,7 @@ async def until_in_line(app: Server) -> None:
     """A request counts as waiting before its first look into the queue is over. From here on the look is over."""
     await until(lambda: len(app.waiting) == 1)
     broker = app.brokers.open["default"]
-    await until(lambda: len(broker._core.notify._waiters.get("jobs", ())) == 1)
+    await until(lambda: len(broker.core.notify._waiters.get("jobs", ())) == 1)
 
 
 async def test_lease_that_waits_is_answered_as_soon_as_an_item_is_put(app: Server, client: Client) -> None:
@@ -143,7 +143,7 @@ async def test_feed_is_read_once_for_all_who_wait_for_something_else(
     client = Client(many)
     broker = many.brokers.get("default")
     assert broker is not None
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     inner, readings = store.read, Counter[str]()
 
     def read(query: Any) -> Any:
@@ -206,7 +206,7 @@ async def test_feed_that_cannot_be_read_is_told_to_all_who_wait(many: Server, mo
     await until(lambda: len(many.waiting) == 3)
     broker = many.brokers.get("default")
     assert broker is not None
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     inner = store.read
 
     def read(query: Any) -> Any:

@@ -8,7 +8,8 @@ import pytest
 
 from redrive.errors import InvalidSetting
 from redrive.model.classify import ErrorClass, ErrorRule
-from redrive.model.queue import OnDead, parse_settings
+from redrive.model.queue import OnDead
+from redrive.model.queue_options import parse_settings
 
 
 @pytest.mark.parametrize("value", ["forget", "Keep", "", None, 7, ["keep"], "\ud800"], ids=ascii)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit import settings_reference
 
-from redrive import connect, new_item
+from redrive import new_item
 from redrive.errors import InvalidDuration, InvalidSetting
 from redrive.model import failure, limits, payload
 from redrive.model.breaker import RULE_KEYS, BreakerRule
@@ -17,7 +18,8 @@ from redrive.model.classify import ErrorRule
 from redrive.model.duration import parse_duration
 from redrive.model.feed import FeedKind
 from redrive.model.item import Overrides
-from redrive.model.queue import WITH_ITEM, QueueSettings, parse_settings
+from redrive.model.queue import WITH_ITEM, QueueSettings
+from redrive.model.queue_options import parse_settings
 from redrive.model.redact_rules import RedactRules
 from redrive.model.retry_policy import RetryPolicy
 
@@ -51,8 +53,17 @@ RANGES = {
 WORDS = {name: row[1].partition(", or ")[2].strip("`") for name, row in SETTINGS.items() if ", or " in row[1]}
 
 
+def test_tables_of_the_page_are_those_that_are_generated() -> None:
+    assert settings_reference.text() == PAGE.read_text(), "run python -m tests.unit.settings_reference"
+
+
 def test_every_setting_is_listed_in_the_order_of_the_code() -> None:
     assert list(SETTINGS) == list(QueueSettings.__struct_fields__)
+
+
+def test_every_link_of_the_tables_is_used() -> None:
+    page = PAGE.read_text()
+    assert [phrase for phrase, target in settings_reference.LINKS.items() if f"[{phrase}]({target})" not in page] == []
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -146,14 +157,6 @@ def _breaker(key: str, number: int) -> BreakerRule:
 def test_every_rule_for_redaction_is_listed() -> None:
     section = PAGE.read_text().split("\n### Rules of a queue\n")[1]
     assert re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.M) == list(RedactRules.__struct_fields__)
-
-
-def test_every_argument_of_connect_is_listed_with_its_default() -> None:
-    parameters = inspect.signature(connect).parameters
-    assert names("Of connect") == list(parameters)
-    written = {row[0].strip("`"): row[1].strip("`") for row in table("Of connect")}
-    for name in ("url", "namespace", "durability", "create_if_missing", "maintenance"):
-        assert written[name] == str(parameters[name].default)
 
 
 def test_limits_are_those_in_the_code() -> None:

@@ -121,7 +121,7 @@ def test_completion_between_two_queries_of_a_caller_is_not_missed(
         return 5
 
     handle = work.put()
-    store = broker._core.store
+    store = broker.core.store
     read = store.read
 
     def reading(query: Any) -> Any:
@@ -309,7 +309,7 @@ class Outage:
     """While it lasts, no query reaches the store."""
 
     def __init__(self, broker: Broker) -> None:
-        self._store: Any = broker._core.store
+        self._store: Any = broker.core.store
         self._read = self._store.read
         self.tries = 0
         self._store.read = self._refuse
@@ -335,7 +335,7 @@ def test_outage_of_the_store_is_survived(app: App, broker: Broker, clock: FakeCl
         return 5
 
     handle = work.put()
-    notify, topic = broker._core.notify, result_topic(handle.id)
+    notify, topic = broker.core.notify, result_topic(handle.id)
     waiter = Background(lambda: handle.result("1h"))
     until(lambda: notify._waiters)
     outage = Outage(broker)
@@ -357,7 +357,7 @@ def test_outage_that_lasts_is_raised(app: App, broker: Broker, clock: FakeClock,
     work = app.queue("jobs").task(name="work")(lambda: None)
     handle = work.put()
     waiter = Background(handle.result)
-    until(lambda: broker._core.notify._waiters)
+    until(lambda: broker.core.notify._waiters)
     Outage(broker)
     begun = clock.now()
     with pytest.raises(StoreUnavailable, match="it restarts"):
@@ -379,7 +379,7 @@ def test_close_during_an_outage_ends_the_wait(app: App, broker: Broker) -> None:
     handle = work.put()
     Outage(broker)
     waiter = Background(handle.result)
-    until(lambda: broker._core.notify._waiters)
+    until(lambda: broker.core.notify._waiters)
     broker.close()
     with pytest.raises(Closed):
         waiter.result()

@@ -119,7 +119,7 @@ def test_breakers_are_counted_by_rule_and_never_by_fingerprint(broker: Broker, s
 def test_puts_of_a_registration_are_counted_once(broker: Broker, seen: Seen) -> None:
     call = Register("schedule", "nightly", b"", version=0, puts=(Put("jobs", (new_item(1),)),))
     for _ in range(2):
-        broker._core.call(call)
+        broker.submit(call)
     assert seen("redrive_items_put_total", queue="jobs") == 1
 
 
@@ -183,9 +183,9 @@ def test_judged_return_is_counted_as_a_return_and_not_as_a_failure(broker: Broke
     (lease,) = broker.lease("jobs")
     settle = Settle(lease.token, OutcomeKind.RETURNED, RetryVerdict(), broker.get_queue("jobs").version)
     failure = Failure("TooManyRequests", "later")
-    meter = broker._core.meter
+    meter = broker.core.meter
     assert meter is not None
-    meter.settled("jobs", OutcomeKind.RETURNED, broker._core.call(settle), failure)
+    meter.settled("jobs", OutcomeKind.RETURNED, broker.submit(settle), failure)
     assert seen("redrive_items_released_total", queue="jobs", counted="no") == 1
     assert seen("redrive_items_failed_total", queue="jobs", error_class=str(failure.error_class)) is None
 
@@ -244,7 +244,7 @@ def test_transactions_are_measured(broker: Broker, seen: Seen, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise StoreFailed("memory", "no")
 
-    monkeypatch.setattr(broker._core.store, "commit", broken)
+    monkeypatch.setattr(broker.core.store, "commit", broken)
     with pytest.raises(StoreFailed):
         broker.put("jobs", 1)
     assert seen("redrive_commits_failed_total") == 1
@@ -256,7 +256,7 @@ def test_what_cannot_be_counted_is_done_all_the_same(
     def broken(*_: object) -> None:
         raise AssertionError("a mistake")
 
-    monkeypatch.setattr(broker._core.meter, "committed", broken)
+    monkeypatch.setattr(broker.core.meter, "committed", broken)
     monkeypatch.setattr("redrive.broker.instrumentation._count_ending", broken)
     broker.put("jobs", 1)
     assert broker.fail(broker.lease("jobs")[0], "boom").status == "failed"
@@ -266,7 +266,7 @@ def test_what_cannot_be_counted_is_done_all_the_same(
 def test_wake_ups_are_counted(broker: Broker, seen: Seen) -> None:
     waiting = threading.Thread(target=lambda: broker.lease("jobs", wait="60s"))
     waiting.start()
-    while not broker._core.notify._waiters:
+    while not broker.core.notify._waiters:
         threading.Event().wait(0.001)
     broker.put("jobs", 1)
     waiting.join()
@@ -296,8 +296,8 @@ def test_totals_of_queues_are_those_of_the_store(broker: Broker, clock: FakeCloc
 
 
 def test_stats_of_all_queues_are_one_query(broker: Broker, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, asked = broker._core.store.read, []
-    monkeypatch.setattr(broker._core.store, "read", lambda query: (asked.append(type(query)), read(query))[1])
+    read, asked = broker.core.store.read, []
+    monkeypatch.setattr(broker.core.store, "read", lambda query: (asked.append(type(query)), read(query))[1])
     assert seen("redrive_queue_items", queue="gone", status="pending") == 0
     assert asked == [ListQueues, ListStats]
 
@@ -322,16 +322,16 @@ def test_nothing_is_counted_before_somebody_asks() -> None:
     with connect("memory://", maintenance=False) as broker:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
-        assert broker._core.meter is None
-        assert broker._core.committer.meter is None
+        assert broker.core.meter is None
+        assert broker.core.committer.meter is None
         metrics = broker.metrics
-        assert broker.metrics is metrics is AsyncBroker(broker._core).metrics
+        assert broker.metrics is metrics is AsyncBroker(broker.core).metrics
         broker.put("jobs", 2)
         assert Seen(metrics)("redrive_items_put_total", queue="jobs") == 1
 
 
 def test_registration_does_not_read_the_store(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker._core.store, "read", lambda _: pytest.fail("read"))
+    monkeypatch.setattr(broker.core.store, "read", lambda _: pytest.fail("read"))
     CollectorRegistry().register(collector(broker.metrics))
 
 

@@ -9,13 +9,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_tasks_and_mailboxes_are_typed() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "tests/typing"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -39,7 +39,7 @@ def presence(broker: Broker) -> Iterator[WorkerRegistration]:
 
 def times(broker: Broker) -> int:
     """How often it has said that it is there."""
-    found = broker._core.read(ListRegistrations("worker"))
+    found = broker.core.read(ListRegistrations("worker"))
     return found[0].version if found else 0
 
 
@@ -77,7 +77,7 @@ def test_it_is_gone_at_once_when_it_is_closed(broker: Broker, presence: WorkerRe
 def test_store_that_does_not_answer_is_asked_again(
     broker: Broker, clock: FakeClock, presence: WorkerRegistration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = broker._core.store
+    store: Any = broker.core.store
     commit, failing = store.commit, [True]
 
     def commit_later(*arguments: Any) -> Any:

@@ -50,7 +50,7 @@ def test_ends_and_leases_are_one_transaction(broker: Broker, monkeypatch: pytest
     counter = open_worker_session(broker, "w")
     first = counter.step([], {"jobs": 6}).leases
     batches: list[Any] = []
-    store = broker._core.store
+    store = broker.core.store
     commit = store.commit
     monkeypatch.setattr(store, "commit", lambda calls, *rest: batches.append(calls) or commit(calls, *rest))
     ends = [Completed(), Failed(FAILURE), Released(0, "busy"), Returned(), Buried(note="no"), Lost(FAILURE)]
@@ -76,9 +76,9 @@ def test_end_is_judged_by_the_newest_settings(broker: Broker) -> None:
     counter = open_worker_session(broker, "w")
     (lease,) = counter.step([], {"jobs": 1}).leases
     broker.fail(broker.put("jobs", 2) and broker.lease("jobs")[0], "seen")  # this broker knows the settings now
-    with_other_settings = broker._core._queues["jobs"]
+    with_other_settings = broker.core._queues["jobs"]
     broker.update_queue("jobs", retry={"attempts": 1})
-    broker._core.cache_queue(with_other_settings)
+    broker.core.cache_queue(with_other_settings)
     (settled,) = counter.step([(lease, Failed(FAILURE))], {}).settled
     assert settled.dead_reason == "retries_exhausted"
 
@@ -106,8 +106,8 @@ def test_what_was_leased_is_told_though_the_second_judgement_cannot_be_had(
     done, failed = counter.step([], {"jobs": 2}).leases
     seen = broker.get_queue("jobs")
     broker.update_queue("jobs", retry={"attempts": 1})
-    broker._core.cache_queue(seen)
-    store = broker._core.store
+    broker.core.cache_queue(seen)
+    store = broker.core.store
     commits = [store.commit]
 
     def once(*given: Any) -> Any:
@@ -130,7 +130,7 @@ def test_queue_that_cannot_be_swept_costs_no_other_its_leases(
     broker.put("jobs", 1)
     broker.lease("jobs")
     clock.advance("2m")
-    store = broker._core.store
+    store = broker.core.store
     read = store.read
 
     def away(query: Any) -> Any:
@@ -175,7 +175,7 @@ def test_everything_is_done_once_though_answers_are_cut_off(
     """What was leased without the worker's knowing is found, and what was settled is not settled twice."""
     seen: Counter[int] = Counter()
     trouble = _every(3, lambda: OutcomeUnknown("memory", "cut off"), committed)
-    monkeypatch.setattr(in_time._core.store, "commit", trouble(in_time._core.store.commit))
+    monkeypatch.setattr(in_time.core.store, "commit", trouble(in_time.core.store.commit))
     _work_through(in_time, seen)
     assert seen == Counter(range(300))
     assert in_time.stats("jobs").active == 0
@@ -184,7 +184,7 @@ def test_everything_is_done_once_though_answers_are_cut_off(
 def test_everything_is_done_once_though_the_store_is_away(in_time: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[int] = Counter()
     trouble = _every(3, lambda: StoreUnavailable("memory", "away"), False)
-    monkeypatch.setattr(in_time._core.store, "commit", trouble(in_time._core.store.commit))
+    monkeypatch.setattr(in_time.core.store, "commit", trouble(in_time.core.store.commit))
     _work_through(in_time, seen)
     assert seen == Counter(range(300))
 

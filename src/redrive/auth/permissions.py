@@ -1,14 +1,27 @@
-"""What each call of a remote client needs: which right, and where. Pure; `guard` finds out what is not in the call."""
+"""What each call needs: which right, and where. All rights are here, for every door. Pure: what is not in the call is
+read by `store_call_authorization`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from typing import Any
 
-import msgspec
-
 from redrive.auth.principal import Permission
+from redrive.auth.requirements import (
+    DeadQueueRef,
+    EarlyLossCheck,
+    ItemRef,
+    LeaseRef,
+    OperationRef,
+    OverdueAccess,
+    PermissionScope,
+    QueueRef,
+    QueueScope,
+    RequiredPermission,
+    Requirement,
+    SourceQueueRef,
+    VerdictCheck,
+)
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
@@ -16,17 +29,10 @@ from redrive.broker.flows.registrations import CAPTURE_KIND, CLAIMED, MANUAL_RET
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CloseMove,
     CreateQueue,
     DeleteQueue,
-    Expire,
-    FinishMove,
     Hold,
-    Import,
     ManualChange,
-    Promote,
-    Receive,
     Register,
     SetBreakers,
     SetOperation,
@@ -39,6 +45,7 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
 from redrive.contract.queries import (
     CountItems,
     FindItems,
@@ -69,8 +76,6 @@ from redrive.contract.queries import (
 from redrive.contract.replies import REPLY_TO
 from redrive.model.breaker import queue_of_holder
 from redrive.model.filter import Filter
-from redrive.model.ids import ItemId, Token
-from redrive.model.judge import Verdict
 from redrive.model.operation import OperationStatus
 from redrive.model.state_machine import Verb
 from redrive.worker.scheduler import SCHEDULE_KIND as SCHEDULE
@@ -84,78 +89,11 @@ DELETING_VERBS = frozenset({Verb.DROP, Verb.PURGE})
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
 SEES_QUEUES = (READ, PUT, CAPTURE, CONSUME)
 """Who puts or works somewhere may know the queue."""
+WATCHES_QUEUES = (CONSUME, READ)
+"""Who works or reads somewhere may wait for arrivals there."""
+SEES_UNREDACTED = (MANAGE,)
+"""Who may be shown items without redaction."""
 
-
-class QueueScope(Enum):
-    """Where, if no queue is named."""
-
-    ALL = "everywhere"
-    """In every queue of the namespace."""
-    ANY = "somewhere"
-    """In any queue. What comes of it is only what is in queues of theirs."""
-
-
-class QueueRef(msgspec.Struct, frozen=True):
-    """In this queue; in another store, where that is named."""
-
-    name: str
-
-
-class ItemRef(msgspec.Struct, frozen=True):
-    """In the queue that this item is in; to await it, also in the one that it was put to.
-
-    With `verb`, also in the one that this verb takes it to, as its past says.
-    """
-
-    id: ItemId
-    verb: Verb | None = None
-
-
-class SourceQueueRef(msgspec.Struct, frozen=True):
-    """In all queues that dead letters of this one may go back to."""
-
-    queue: str
-
-
-class LeaseRef(msgspec.Struct, frozen=True):
-    """In the queue of the item that this token holds."""
-
-    token: Token
-
-
-class OperationRef(msgspec.Struct, frozen=True):
-    """In the queue that this operation is about. With `drives` it makes steps, which takes what starting it does."""
-
-    id: str
-    drives: bool = False
-
-
-PermissionScope = QueueScope | QueueRef | ItemRef | SourceQueueRef | LeaseRef | OperationRef
-
-
-class RequiredPermission(msgspec.Struct, frozen=True):
-    """One of these rights, there."""
-
-    rights: tuple[Permission, ...]
-    place: PermissionScope
-
-
-class VerdictCheck(msgspec.Struct, frozen=True):
-    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
-
-    place: PermissionScope
-    verdict: Verdict
-    version: int
-    closes_gate: bool = False
-
-
-class EarlyLossCheck(msgspec.Struct, frozen=True):
-    """A loss that is reported before the lease ran out: it takes the token that leased, or the right to change."""
-
-    token: Token
-
-
-Requirement = RequiredPermission | VerdictCheck | EarlyLossCheck
 _Requirements = Iterable[Requirement]
 
 
@@ -190,9 +128,19 @@ def _fixed(place: PermissionScope, *rights: Permission) -> Callable[[Any], _Requ
     return lambda call: always
 
 
-def _settings(call: CreateQueue | UpdateQueue) -> _Requirements:
+def _create(call: CreateQueue) -> _Requirements:
     """Whoever lets the dead of a queue go to another one fills that."""
     return [RequiredPermission((MANAGE,), QueueRef(name)) for name in (call.name, *call.settings.dead_queues())]
+
+
+def _update(call: UpdateQueue) -> _Requirements:
+    yield RequiredPermission((MANAGE,), QueueRef(call.name))
+    for to in call.settings.dead_queues():
+        yield RequiredPermission((MANAGE,), DeadQueueRef(call.name, to))
+
+
+def _overdue(query: GetOverdue) -> _Requirements:
+    return (RequiredPermission((CONSUME, MANAGE), _place(query.queue)), OverdueAccess(query.queue))
 
 
 def _put(call: Put) -> _Requirements:
@@ -338,8 +286,8 @@ def _feed(call: ReadFeed) -> _Requirements:
 
 
 CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
-    CreateQueue: _settings,
-    UpdateQueue: _settings,
+    CreateQueue: _create,
+    UpdateQueue: _update,
     SetPaused: _in_queue(OPERATE, "name"),
     SetBreakers: _in_queue(OPERATE, "name"),
     SetSourceQueue: _in_queue(MANAGE, "name"),
@@ -385,7 +333,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     GetItemsByKey: _in_queue(READ_PAYLOADS),
     GetOperation: lambda query: (RequiredPermission((READ,), OperationRef(query.id)),),
     ListOperations: _fixed(QueueScope.ANY, READ),
-    GetOverdue: lambda query: (RequiredPermission((CONSUME, MANAGE), _place(query.queue)),),
+    GetOverdue: _overdue,
     GetLease: _of_lease,
     GetLeasedItem: _of_lease,
     ListWorkerLeases: _fixed(QueueScope.ANY, CONSUME),

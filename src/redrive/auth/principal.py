@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cache
 
 import msgspec
 
-from redrive.errors import Forbidden
 from redrive.model.limits import is_remote
 
 TOKENS_NAMESPACE = "redrive-tokens"
@@ -81,34 +80,31 @@ class Principal(msgspec.Struct, frozen=True):
         """Whether what they may do, they may do in every queue."""
         return self.queues == ANY
 
-    def has(self, right: Permission) -> bool:
-        """Whether one of the roles gives this right, wherever that is."""
-        return any(right in PERMISSIONS_BY_ROLE[role] for role in self.roles)
+    @property
+    def rights(self) -> frozenset[Permission]:
+        """What the roles give, wherever that is."""
+        return _rights_of(self.roles)
 
     def may_somewhere(self, right: Permission, namespace: str) -> bool:
         """Whether they may do that in some queue of the namespace, or would if there were one."""
-        return self.has(right) and self.may_enter(namespace)
+        return right in self.rights and self.may_enter(namespace)
 
     def may(self, right: Permission, namespace: str, queue: str | None = None) -> bool:
-        """Whether they may do that there. Without a queue: in every queue of the namespace.
+        """Whether they may do that there. Without a queue: in every queue of the namespace."""
+        return right in self.rights and self.is_for(namespace, queue)
+
+    def is_for(self, namespace: str, queue: str | None) -> bool:
+        """Whether what they may do, they may do there. Without a queue: in every queue of the namespace.
 
         A queue of another store (`name@store`) is none that a pattern means.
         """
-        if not self.may_somewhere(right, namespace):
+        if not self.may_enter(namespace):
             return False
         if self.in_all_queues:
             return True
         return (
             queue is not None and not is_remote(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
         )
-
-    def check(self, right: Permission, namespace: str, queues: Iterable[str | None] = (None,)) -> None:
-        """Raise `Forbidden` unless they may do that in all of these queues; with none of them, unless somewhere."""
-        if not self.may_somewhere(right, namespace):
-            raise Forbidden(right, namespace, next(iter(queues), None))
-        for queue in queues:
-            if not self.may(right, namespace, queue):
-                raise Forbidden(right, namespace, queue)
 
     def worker(self, given: str | None) -> str | None:
         """Under what a worker leases: its name behind that of the token, so that nobody can pass for another."""
@@ -119,8 +115,13 @@ class Principal(msgspec.Struct, frozen=True):
     def may_enter(self, namespace: str) -> bool:
         """Whether anything of theirs is in that namespace. No pattern means the one that tokens are kept in."""
         if namespace == TOKENS_NAMESPACE:
-            return self.has(Permission.MANAGE_TOKENS) and self.namespaces == ANY and self.in_all_queues
+            return Permission.MANAGE_TOKENS in self.rights and self.namespaces == ANY and self.in_all_queues
         return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
+
+
+@cache
+def _rights_of(roles: frozenset[Role]) -> frozenset[Permission]:
+    return frozenset().union(*(PERMISSIONS_BY_ROLE[role] for role in roles))
 
 
 UNAUTHENTICATED_ADMIN = Principal(None, frozenset({Role.ADMIN}))

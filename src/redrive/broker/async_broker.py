@@ -1,11 +1,10 @@
 """`AsyncBroker`: what a program can do with queues and items, on an event loop.
 
-Its methods are in `redrive.broker.async_api`: queues, work, looking, by_hand, operations.
+Its methods are in `redrive.broker.async_api`, a file for each topic.
 """
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 from typing import Self
 
@@ -31,16 +30,16 @@ class AsyncBroker(
     AsyncOperationMethods,
     AsyncBreakerMethods,
 ):
-    """Queues and items of one namespace in one store. Safe to share between tasks, and between event loops.
+    """Queues and items of one namespace in one store. Safe to share between threads, and between event loops.
 
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
-    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas.
+    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas. A forked child may go on using it.
     """
 
     @property
     def metrics(self) -> Metrics:
         """What this broker counts of its own work, from the first look at it on: docs/reference/metrics.md."""
-        return self._core.metrics()
+        return self.core.metrics()
 
     def queue(self, name: str) -> AsyncQueueHandle:
         """A handle on one queue, which need not exist yet."""
@@ -51,25 +50,24 @@ class AsyncBroker(
 
         It is opened when it is first asked for, and closed with this one.
         """
-        core = await asyncio.get_running_loop().run_in_executor(None, self._core.stores.at, store)
-        return type(self)(core)
+        return type(self)(await self._in_thread(self.core.stores.at, store))
 
     async def run_maintenance(self) -> maintenance.MaintenanceResult:
         """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return await self._run(maintenance.run_maintenance(self._core))
+        return await self.run_flow(maintenance.run_maintenance(self.core))
 
     async def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""
-        return await asyncio.get_running_loop().run_in_executor(None, self._core.store.durability)
+        return await self._in_thread(self.core.store.durability)
 
     async def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        moves = await self._run(store_warnings(self._core))
-        return await asyncio.get_running_loop().run_in_executor(None, health_of, self._core.store, moves)
+        moves = await self.run_flow(store_warnings(self.core))
+        return await self._in_thread(health_of, self.core.store, moves)
 
     async def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""
-        await asyncio.get_running_loop().run_in_executor(None, self._core.close)
+        await self._in_thread(self.core.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
-"""`Broker`: what a program can do with queues and items, blocking.
+# Generated from broker/async_broker.py by tools/blocking_api.py; edit that file.
+"""`Broker`: what a program can do with queues and items.
 
-Its methods are in `redrive.broker.api`: queues, work, looking, by_hand, operations.
+Its methods are in `redrive.broker.api`, a file for each topic.
 """
 
 from __future__ import annotations
@@ -22,17 +23,24 @@ from redrive.store import Durability
 from redrive.telemetry.metrics import Metrics
 
 
-class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMethods, OperationMethods, BreakerMethods):
-    """Queues and items of one namespace in one store. Safe to share between threads; a forked child may go on using it.
+class Broker(
+    QueueMethods,
+    DeliveryMethods,
+    InspectionMethods,
+    ManualChangeMethods,
+    OperationMethods,
+    BreakerMethods,
+):
+    """Queues and items of one namespace in one store. Safe to share between threads.
 
     A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
-    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas.
+    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas. A forked child may go on using it.
     """
 
     @property
     def metrics(self) -> Metrics:
         """What this broker counts of its own work, from the first look at it on: docs/reference/metrics.md."""
-        return self._core.metrics()
+        return self.core.metrics()
 
     def queue(self, name: str) -> QueueHandle:
         """A handle on one queue, which need not exist yet."""
@@ -43,23 +51,24 @@ class Broker(QueueMethods, DeliveryMethods, InspectionMethods, ManualChangeMetho
 
         It is opened when it is first asked for, and closed with this one.
         """
-        return type(self)(self._core.stores.at(store))
+        return type(self)(self._in_thread(self.core.stores.at, store))
 
     def run_maintenance(self) -> maintenance.MaintenanceResult:
         """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
-        return self._run(maintenance.run_maintenance(self._core))
+        return self.run_flow(maintenance.run_maintenance(self.core))
 
     def durability(self) -> Durability:
         """What an acknowledged call survives on this store."""
-        return self._core.store.durability()
+        return self._in_thread(self.core.store.durability)
 
     def health(self) -> Health:
         """What somebody should look at: a store that fills up, items that do not arrive in another store."""
-        return health_of(self._core.store, self._run(store_warnings(self._core)))
+        moves = self.run_flow(store_warnings(self.core))
+        return self._in_thread(health_of, self.core.store, moves)
 
     def close(self) -> None:
         """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""
-        self._core.close()
+        self._in_thread(self.core.close)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ import msgspec
 
 from redrive.broker.breaker_monitor import BreakerMonitor
 from redrive.broker.committer import Committer
-from redrive.broker.flow import Flow, raise_if_refused, run_query
+from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows.breaker_verdicts import held_verdict
 from redrive.broker.flows.moves import MoveBackoff
 from redrive.broker.instrumentation import BrokerMetrics, collect_metrics
@@ -25,7 +25,7 @@ from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
 from redrive.broker.store_registry import StoreRegistry
 from redrive.clock import Instant
-from redrive.contract import Call, Query
+from redrive.contract import Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
 from redrive.contract.replies import REPLY_TO
@@ -34,8 +34,8 @@ from redrive.model.caller_input import checking_input
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.gate import RETRY_AFTER_GATE, Gate, set_gate
-from redrive.model.item import NO_OVERRIDES, Counters, Overrides, Receipt, Settled, Status
-from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, dead_verdict, judge
+from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Settled, Status
+from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, count_outcome, dead_verdict, judge
 from redrive.model.limits import check_address, check_label, split_address
 from redrive.model.queue import Queue
 from redrive.model.retry_policy import DelayFunction
@@ -76,10 +76,6 @@ class Core:
         self.stores.add(self)
         _OPEN.add(self)
         self._start()
-
-    def call(self, call: Call) -> Any:
-        """Commit one call in this thread; raise if it was refused."""
-        return raise_if_refused(self.committer.commit((call,))[0])
 
     def read(self, query: Query) -> Any:
         """Answer one query in this thread."""
@@ -146,11 +142,14 @@ class Core:
         delay: int = 0,
         dead_reason: DeadReason | None = None,
     ) -> Verdict:
-        """Judge by the settings of a queue, with this program's delay functions and a fresh jitter."""
+        """Judge by the settings of a queue, with this program's delay functions and a fresh jitter.
+
+        The counters are those before this outcome.
+        """
         verdict = judge(
             queue.settings,
             outcome_kind,
-            counters,
+            count_outcome(counters, outcome_kind),
             failure=failure,
             overrides=overrides,
             expired=expired,
@@ -159,7 +158,28 @@ class Core:
             backoffs=self._backoffs,
             dead_reason=dead_reason,
         )
-        return held_verdict(queue, verdict, failure) if outcome_kind is OutcomeKind.FAILED else verdict
+        return held_verdict(queue, verdict, failure) if outcome_kind.is_failure else verdict
+
+    def judge_delivery(
+        self,
+        queue: Queue,
+        outcome_kind: OutcomeKind,
+        item: Lease | Item,
+        *,
+        failure: Failure | None = None,
+        delay: int = 0,
+    ) -> Verdict:
+        """Judge how a delivery of an item ended, or what a person makes of an item that is not leased."""
+        return self.judge(
+            queue,
+            outcome_kind,
+            item.counters,
+            failure=failure,
+            overrides=item.overrides,
+            expired=item.expire_deadline is not None and item.expire_deadline <= self.clock.now(),
+            delay=delay,
+            dead_reason=item.dead_reason,
+        )
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
         """A verdict that the program brought; a death that names no queue goes where the queue's dead go.

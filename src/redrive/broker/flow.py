@@ -15,7 +15,11 @@ import msgspec
 from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
 from redrive.contract import Call, Query
+from redrive.contract.base import StoreCall, StoreQuery
+from redrive.contract.queries import GetItems
 from redrive.errors import RedriveError
+from redrive.model.ids import ItemId
+from redrive.model.item import Item
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -39,6 +43,8 @@ class ReadQuery(msgspec.Struct, frozen=True):
     """Answer this query. Gives the answer."""
 
     query: Query
+    is_internal: bool = False
+    """The answer is not shown to who called: it says what is to be hidden. No right is needed for it."""
 
 
 class WaitForQueue(msgspec.Struct, frozen=True):
@@ -61,7 +67,11 @@ class OnStore(msgspec.Struct, frozen=True):
     effect: CommitCalls | ReadQuery
 
 
-Effect = CommitCalls | TimedCommit | ReadQuery | WaitForQueue | OnStore
+class GiveTurn(msgspec.Struct, frozen=True):
+    """Let others of the event loop have their turn. In a thread that is not needed."""
+
+
+Effect = CommitCalls | TimedCommit | ReadQuery | WaitForQueue | OnStore | GiveTurn
 Flow = Generator[Effect, Any, _T]
 
 
@@ -72,15 +82,40 @@ def raise_if_refused(result: Any) -> Any:
     return result
 
 
-def commit_call(call: Call) -> Flow[Any]:
+def commit_call(call: StoreCall[_T]) -> Flow[_T]:
     """Commit one call and give its result; raise if it was refused."""
-    results = yield CommitCalls((call,))
-    return raise_if_refused(results[0])
+    results = yield CommitCalls((call,))  # type: ignore[arg-type]  # `Call` has all of them; a test checks it
+    result: _T = raise_if_refused(results[0])
+    return result
 
 
-def run_query(query: Query) -> Flow[Any]:
+def commit_calls(calls: Sequence[Call]) -> Flow[Sequence[Any]]:
+    """Commit calls together. Each stands for itself: an error is among the results."""
+    try:
+        results: Sequence[Any] = (yield CommitCalls(calls)) if calls else ()
+    except RedriveError as error:
+        return [error] * len(calls)
+    return results
+
+
+def run_query(query: StoreQuery[_T]) -> Flow[_T]:
     """Answer one query."""
-    return (yield ReadQuery(query))
+    answer: _T = yield ReadQuery(query)  # type: ignore[arg-type]  # as above
+    return answer
+
+
+def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
+    """Read items with as few queries as their size allows."""
+    found: list[Item | None] = []
+    while len(found) < len(ids):
+        found += yield from run_query(GetItems(tuple(ids[len(found) :])))
+    return found
+
+
+def wait_until(core: Core, until: Instant) -> Flow[None]:
+    """Wait until an instant. It may end earlier, as after a commit of another process."""
+    name = "# time"  # no queue can have this name
+    yield WaitForQueue(name, core.notify.sequence(name), until, None)
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:
@@ -117,3 +152,5 @@ def perform_effect(core: Core, effect: Effect) -> Any:
             return core.notify.wait(effect)
         case OnStore(store, inner):
             return perform_effect(shielded(core.stores.at, store), inner)
+        case GiveTurn():
+            return None

@@ -17,14 +17,15 @@ from redrive.broker.flows import breakers, moves, operations
 from redrive.broker.flows.canaries import watch
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.admin_calls import ApplyRetention, Expire, Promote, SetOperation
+from redrive.contract.admin_calls import SetOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Settle, StaleSettings
+from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
 from redrive.contract.queries import GetNextDue, GetOverdue, ListOpenMoves, ListOperations, Overdue
 from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Settled
-from redrive.model.judge import OutcomeKind, count_outcome
+from redrive.model.judge import OutcomeKind
 from redrive.model.limits import split_address
 from redrive.model.operation import Operation, OperationStatus
 from redrive.telemetry import events
@@ -147,11 +148,10 @@ def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
     if found.token is None:
         verdict = core.judge(queue, OutcomeKind.EXPIRED, found.counters, overrides=found.overrides)
         return Expire(found.id, verdict, queue.version)
-    counters = count_outcome(found.counters, OutcomeKind.LOST)
     verdict = core.judge(
         queue,
         OutcomeKind.LOST,
-        counters,
+        found.counters,
         overrides=found.overrides,
         expired=found.expired,
         dead_reason=found.dead_reason,

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from redrive.broker.flow import Flow, run_query
+from redrive.broker.flow import Flow, ReadQuery
 from redrive.contract.queries import AuditEntry, GetQueue, ListQueues
 from redrive.errors import Forbidden, InvalidInput, InvalidPayload, QueueNotFound, short_repr
 from redrive.model.failure import Failure
@@ -22,7 +22,7 @@ from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
 from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.queue import Queue
-from redrive.model.redact import Kind, Redact, Redactor, mask_value, redactor_by
+from redrive.model.redact import Kind, Redact, RedactOption, Redactor, mask_value, redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules, redact_rules_from
 from redrive.telemetry import events
 
@@ -37,10 +37,6 @@ _log = events.logger("redrive.redaction")
 _T = TypeVar("_T", bound=msgspec.Struct)
 _replace = msgspec.structs.replace
 _NO_LIMIT = 2**63
-
-
-RedactOption: TypeAlias = Redact | Mapping[str, Any] | RedactRules | Literal[False] | None
-"""What `connect(redact=…)` takes."""
 
 
 class Redaction:
@@ -130,7 +126,7 @@ def redaction_for(core: Core, queues: Iterable[str | None] | None) -> Flow[Redac
     if not core.redaction.takes_rules:
         return core.redaction
     if queues is None:
-        return core.redaction.knowing(rules_of((yield from run_query(ListQueues()))))
+        return core.redaction.knowing(rules_of((yield ReadQuery(ListQueues(), is_internal=True))))
     names = {name for name in queues if name is not None and not is_remote(name)}
     found = yield from (_all_queues(names) if len(names) > MAX_QUEUES_ONE_BY_ONE else _each_queue(core, names))
     return core.redaction.knowing(rules_of(found))
@@ -142,16 +138,16 @@ def rules_of(queues: Iterable[Queue]) -> dict[str, RedactRules]:
 
 
 def _all_queues(names: set[str]) -> Flow[list[Queue]]:
-    queues: tuple[Queue, ...] = yield from run_query(ListQueues())
+    queues: tuple[Queue, ...] = yield ReadQuery(ListQueues(), is_internal=True)
     return [queue for queue in queues if queue.name in names]
 
 
 def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
-    """Those that are there, and that the caller may see."""
+    """Those that are there; of a server, those that its token lets the program see."""
     queues = []
     for name in sorted(names):
         with contextlib.suppress(QueueNotFound, Forbidden):
-            queues.append(core.cache_queue((yield from run_query(GetQueue(name)))))
+            queues.append(core.cache_queue((yield ReadQuery(GetQueue(name), is_internal=True))))
     return queues
 
 

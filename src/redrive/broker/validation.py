@@ -54,6 +54,12 @@ def check_texts(what: str, texts: object, kind: str, check: Callable[[object], s
     raise InvalidInput(f"{what} are a list of {kind}, not {short_repr(texts, 60)}")
 
 
+def check_progress(progress: object) -> None:
+    """Raise unless it is a function, or None."""
+    if progress is not None and not callable(progress):
+        raise InvalidInput(f"progress is a function that is called with how far it is, not {short_repr(progress, 60)}")
+
+
 def check_note(what: str, text: str | None) -> str | None:
     """What a worker or a person wrote, as every store can hold it."""
     if text is None:

@@ -14,17 +14,17 @@ import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, run
 from redrive.broker.flows.breaker_verdicts import held_verdict, uncounted_return
-from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
+from redrive.broker.flows.stale_settings import judge_stale
 from redrive.broker.maintenance import settle_overdue
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, Put, ReturnLease, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, Put, ReturnLease, Settle
 from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Result, Settled, Status
-from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, count_outcome, has_attempts_left
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, has_attempts_left
 from redrive.model.queue import Queue
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ Outcome = Completed | Failed | Released | Returned | Buried | Lost
 """How a delivery ended."""
 
 
+def outcome_name(end: Outcome) -> str:
+    """The word for it: that of an `OutcomeKind`, or "completed"."""
+    return type(end).__name__.lower()
+
+
 class SettledAndLeased(msgspec.Struct, frozen=True):
     """What came of one exchange."""
 
@@ -113,8 +118,7 @@ def settle_and_lease(
     count_of_settles = len(calls)
     calls += [LeaseItems(queue, limit, worker) for queue, limit in wants.items()]
     results = (yield CommitCalls(calls)) if calls else []
-    settled = _in_place(made, results)
-    yield from _judge_again(core, ends, made, settled)
+    settled = yield from _judge_again(core, ends, made, _in_place(made, results))
     core.start_moves(settled)
     for call, result, (lease, _) in zip(made, settled, ends, strict=True):
         if isinstance(call, Settle) and call.close_until is not None and isinstance(result, Settled):
@@ -162,30 +166,24 @@ def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
 
 
 def _judge_again(
-    core: Core, ends: Sequence[tuple[Lease, Outcome]], made: list[Call | RedriveError], settled: list[Any]
-) -> Flow[None]:
-    """Where settings changed since they were seen: judge by the newest."""
-    for _ in range(MAX_ROUNDS):
-        stale = [place for place, result in enumerate(settled) if isinstance(result, StaleSettings)]
-        if not stale:
-            return
-        for place in stale:
-            core.cache_queue(settled[place].queue)
-        results: list[Any]
+    core: Core, ends: Sequence[tuple[Lease, Outcome]], made: list[Call | RedriveError], settled: Sequence[Any]
+) -> Flow[list[Any]]:
+    """Where settings changed since they were seen: judge by the newest. Gives all results."""
+
+    def judge(places: Sequence[int]) -> Flow[dict[int, Any]]:
         try:
-            again = yield from _calls(core, [ends[place] for place in stale])
+            again = yield from _calls(core, [ends[place] for place in places])
             calls = [call for call in again if not isinstance(call, RedriveError)]
             results = _in_place(again, (yield CommitCalls(calls)) if calls else [])
         except RETRYABLE_STORE_ERRORS as problem:
-            results = [problem] * len(stale)
-        else:
-            for place, call in zip(stale, again, strict=True):
-                made[place] = call
-        for place, result in zip(stale, results, strict=True):
-            settled[place] = result
-    for place, result in enumerate(settled):
-        if isinstance(result, StaleSettings):
-            settled[place] = unsettled(core, ends[place][0].queue)
+            return dict.fromkeys(places, problem)
+        for place, call in zip(places, again, strict=True):
+            made[place] = call
+        return dict(zip(places, results, strict=True))
+
+    results = dict(enumerate(settled))
+    yield from judge_stale(core, results, judge)
+    return [results[place] for place in range(len(ends))]
 
 
 def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[list[Call | RedriveError]]:
@@ -218,10 +216,11 @@ def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
         case Failed(failure, after):
             if after is None and (returned := uncounted_return(queue, lease, failure, core.clock.now())):
                 return returned
-            verdict = _verdict(core, queue, lease, OutcomeKind.FAILED, failure, after=after)
+            verdict = None if after is None else _asked_retry(queue, lease, failure, after)
+            verdict = verdict or core.judge_delivery(queue, OutcomeKind.FAILED, lease, failure=failure)
             return Settle(lease.token, OutcomeKind.FAILED, verdict, queue.version, failure)
         case Released(delay, note):
-            verdict = _verdict(core, queue, lease, OutcomeKind.RELEASED, None, delay=delay)
+            verdict = core.judge_delivery(queue, OutcomeKind.RELEASED, lease, delay=delay)
             return Settle(lease.token, OutcomeKind.RELEASED, verdict, queue.version, None, note)
         case Buried(reason, note, failure, to):
             brought = core.route_verdict(queue, Dead(reason, to), failure)
@@ -229,35 +228,16 @@ def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
             outcome_kind = OutcomeKind.BURIED if reason is DeadReason.BURIED else OutcomeKind.FAILED
             return Settle(lease.token, outcome_kind, brought, queue.version, failure, note)
         case Lost(failure):
-            verdict = _verdict(core, queue, lease, OutcomeKind.LOST, failure)
+            verdict = core.judge_delivery(queue, OutcomeKind.LOST, lease, failure=failure)
             return Settle(lease.token, OutcomeKind.LOST, verdict, queue.version, failure, worker_is_gone=True)
     raise AssertionError(end)
 
 
-def _verdict(
-    core: Core,
-    queue: Queue,
-    lease: Lease,
-    outcome_kind: OutcomeKind,
-    failure: Failure | None,
-    *,
-    delay: int = 0,
-    after: int | None = None,
-) -> Verdict:
-    counters, dead_reason = count_outcome(lease.counters, outcome_kind), lease.dead_reason
-    if after is not None and dead_reason is None and has_attempts_left(queue.settings, counters, lease.overrides):
-        return held_verdict(queue, RetryVerdict(after, Status.FAILED), failure)
-    expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
-    return core.judge(
-        queue,
-        outcome_kind,
-        counters,
-        failure=failure,
-        overrides=lease.overrides,
-        expired=expired,
-        delay=delay,
-        dead_reason=dead_reason,
-    )
+def _asked_retry(queue: Queue, lease: Lease, failure: Failure, after: int) -> Verdict | None:
+    """The retry that the handler asked for; None if the item has no attempt left, or is dead already."""
+    if lease.dead_reason is not None or not has_attempts_left(queue.settings, lease.counters, lease.overrides):
+        return None
+    return held_verdict(queue, RetryVerdict(after, Status.FAILED), failure)
 
 
 class WorkerSession:
@@ -341,4 +321,4 @@ class WorkerSession:
 
 def open_worker_session(broker: BrokerBase | AsyncBrokerBase, worker: str | None) -> WorkerSession:
     """Open a session of a broker for one worker."""
-    return WorkerSession(broker._core, worker)
+    return WorkerSession(broker.core, worker)

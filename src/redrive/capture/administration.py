@@ -5,11 +5,13 @@ Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, run_query
 from redrive.broker.flows import clearance, manual_changes
 from redrive.broker.flows import queues as queue_flows
+from redrive.broker.flows.clearance import ClearResult
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer
 from redrive.capture import flows
@@ -19,17 +21,15 @@ from redrive.capture.capture_settings import CaptureSettings, read_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
 from redrive.contract.queries import GetItem, GetStats
-from redrive.errors import ConfirmationMismatch, InvalidInput, ItemNotFound
-from redrive.model.filter import Filter
+from redrive.errors import ConfirmationMismatch, Forbidden, InvalidInput, ItemNotFound
 from redrive.model.ids import check_id
 from redrive.model.item import Item, Settled, Status
+from redrive.model.limits import MAX_COUNT
 from redrive.model.queue import QueueStats
 from redrive.model.state_machine import Verb
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
-
-_MOST = 2**31 - 1
 
 
 def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
@@ -41,13 +41,15 @@ def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
     return (yield from read_settings(queue, {}))
 
 
-def get_item(core: Core, queue: str, name: str, *, by_task_id: bool = True, redacted: bool = True) -> Flow[Item]:
+def get_item(core: Core, queue: str, name: str, *, redacted: bool = True) -> Flow[Item]:
     """Return the item of a task, by its task id or the id of the item. Raises TaskNotFoundError, and QueueNotFound.
 
-    by_task_id: False for a caller that may not see task ids.
+    A caller that may not see task ids does not learn which ones are in use.
     """
     yield from queue_flows.get(core, queue)
-    item: Item | None = (yield from flows.find_item(core, queue, name)) if by_task_id else None
+    item: Item | None = None
+    with contextlib.suppress(Forbidden):
+        item = yield from flows.find_item(core, queue, name)
     if item is None:
         item = yield from _by_item_id(queue, name)
     if item is None:
@@ -92,21 +94,18 @@ def count_clearable(queue: str) -> Flow[int]:
     return stats.pending + stats.failed + stats.dead
 
 
-def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None) -> Flow[list[Settled]]:
+def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None) -> Flow[ClearResult]:
     """Drop all tasks that wait or are exhausted. With `confirm`, their number, remove them permanently.
 
     Raises ConfirmationMismatch if they are not as many.
     """
     if confirm is not None:
-        check_integer("confirm", confirm, 0, _MOST)
-        count = yield from count_clearable(queue)
+        check_integer("confirm", confirm, 0, MAX_COUNT)
+        count = yield from count_clearable(queue)  # without dead letters that are being retried now
         if confirm != count:
             raise ConfirmationMismatch(f"clearing capture queue '{queue}'", confirm, count)
-    cleared: list[Settled] = []
-    for status in (Status.PENDING, Status.FAILED, Status.DEAD):
-        where = Filter(queue=queue, status=status)
-        cleared += yield from clearance.clear(core, where, actor, final=confirm is not None)
-    return cleared
+    statuses = (Status.PENDING, Status.FAILED, Status.DEAD)
+    return (yield from clearance.clear_queue(core, queue, statuses, final=confirm is not None, actor=actor))
 
 
 def due_message(queue: str, is_running: bool) -> str:

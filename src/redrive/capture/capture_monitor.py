@@ -120,7 +120,7 @@ class CaptureMonitor:
             self.hooks.post(partial(self._call_hooks, event, item))
 
     def _call_hooks(self, event: TaskEvent, item: ItemId) -> None:
-        task = Broker(self._core)._run(flows.task_by_item(item))
+        task = Broker(self._core).run_flow(flows.task_by_item(item))
         if task is not None:
             self.hooks.call(event, task)
 
@@ -130,9 +130,9 @@ class CaptureMonitor:
         broker = Broker(self._core)
         try:
             try:
-                firing = broker._run(self._watch.check(self._core, with_hooks=with_hooks))
+                firing = broker.run_flow(self._watch.check(self._core, with_hooks=with_hooks))
             except Forbidden:  # a server does not let this process register what has fired: it remembers that itself
-                firing = broker._run(self._watch.check(self._core, with_hooks=False))
+                firing = broker.run_flow(self._watch.check(self._core, with_hooks=False))
         except RedriveError as error:
             if not self._core.is_closed:
                 _log.warning("alerts_not_checked", queue=self._queue, error=str(error))

@@ -93,7 +93,7 @@ class CaptureProgram(WorkerProgram):
                 f"set_callback(…) there"
             )
         (broker,) = self.brokers
-        broker._run(self._queue.open())
+        broker.run_flow(self._queue.open())
         return Worker(
             self._queue.app,
             broker=broker,
@@ -142,12 +142,8 @@ class CaptureQueue:
         strategy: DLQIntegrationStrategy | str,
         jitter: bool,
         alerts: AlertThresholds,
-        *,
-        creates: bool = True,
     ) -> None:
         self.core = core
-        self._creates = creates
-        """Whether the queue is created if it does not exist, or was deleted."""
         self.name = queue_name(name)
         self.app = CallbackApp(self.name)
         self.set_strategy(strategy)
@@ -309,8 +305,6 @@ class CaptureQueue:
             done = yield from flows.capture(self.core, levels, given)
         except QueueNotFound:  # it was deleted since it was opened
             self.core.evict_queue(self.name)
-            if not self._creates:
-                raise
             self.is_open = False
             yield from self.open()
             done = yield from flows.capture(self.core, levels, given)
@@ -328,7 +322,7 @@ class CaptureQueue:
 
     def clear(self, confirm: int | None) -> Flow[int]:
         """Drop all tasks that wait or are exhausted, or remove them permanently. Returns how many."""
-        count = len((yield from administration.clear(self.core, self.name, confirm)))
+        count = (yield from administration.clear(self.core, self.name, confirm)).cleared
         self.monitor.cleared(count, is_final=confirm is not None)
         return count
 
@@ -348,13 +342,13 @@ class CaptureQueue:
             self.monitor.failed(context.id, context.headers, failure.type, is_exhausted=is_exhausted)
 
     def open(self) -> Flow[None]:
-        """Create the queue if it does not exist, and read the settings of a config file, once."""
+        """Create the queue if it does not exist, and read the settings of a config file, once.
+
+        Raises QueueNotFound if the caller may not create it.
+        """
         if self.is_open:
             return
-        if self._creates:
-            yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
-        else:
-            yield from queues.get(self.core, self.name)
+        yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
         self.settings = yield from read_settings(self.name, self._given)
         self.monitor.levels.max_size = self.settings.max_size
         with contextlib.suppress(Forbidden):  # a worker that does not capture need not know

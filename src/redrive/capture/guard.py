@@ -143,7 +143,7 @@ class Guard:
                     return value
             except Exception as error:
                 try:
-                    task_id = Broker(self._queue.core)._run(self._capture(call, error, args, kwargs))
+                    task_id = Broker(self._queue.core).run_flow(self._capture(call, error, args, kwargs))
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
@@ -176,7 +176,7 @@ class Guard:
                     raise
                 work = self._capture(call, error, args, kwargs)
                 try:
-                    task_id = await broker._finish(work)
+                    task_id = await broker.run_flow_to_end(work)
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)

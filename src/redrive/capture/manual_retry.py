@@ -22,12 +22,12 @@ from redrive.errors import InvalidInput, RedriveError
 from redrive.model.duration import MINUTE, SECOND, Duration
 from redrive.model.exception import names_of_error, safe_str
 from redrive.model.item import Item, Lease, Result, Status
-from redrive.model.judge import RetryVerdict
+from redrive.model.judge import OutcomeKind, RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.state_machine import Verb
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.context import Context
-from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 from redrive.telemetry.metrics import HANDLER_SECONDS
 from redrive.worker.worker import worker_name
@@ -139,7 +139,8 @@ class ManualRetry:
         """The run failed: that is recorded, and the task is as before. The run uses up no retry."""
         lease, item = self._lease, self._item
         verdict = None if item.status is Status.DEAD else RetryVerdict(self._delay_left(item), Status.FAILED)
-        settled = yield from settle.fail(self._queue.core, lease, error, False, verdict, is_counted=False)
+        kind = OutcomeKind.EXTRA_FAILED
+        settled = yield from settle.fail(self._queue.core, lease, error, False, verdict, outcome_kind=kind)
         self._observe("failed")
         self._queue.monitor.failed(lease.id, lease.headers, names_of_error(error)[0], is_exhausted=False)
         status = STATUS_OF_ITEM[settled.status or Status.DEAD]

@@ -143,7 +143,7 @@ def run_due_tasks(app: CallbackApp, broker: Broker, queue: str, concurrency: int
 
 
 def _worker(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> Worker:
-    is_metered = broker._core.meter is not None
+    is_metered = broker.core.meter is not None
     return Worker(app, broker=broker, queues=[queue], concurrency=concurrency, metrics=is_metered)
 
 

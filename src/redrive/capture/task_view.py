@@ -67,9 +67,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     retry_interval_seconds: float
 
 
-def task_view(item: Item, *, with_payload: bool = True) -> TaskView:
-    """Return the view of a task's item; without id, task, metadata and result if the caller may not see payloads."""
-    hidden = not with_payload or is_masked(item)
+def task_view(item: Item) -> TaskView:
+    """Return the view of a task's item; without id, task, metadata and result if it is masked."""
+    hidden = is_masked(item)
     item = mask_item(item) if hidden else item
     task, due = task_of_item(item), next_retry_at(item)
     return TaskView(

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import click
 
@@ -16,8 +16,10 @@ from redrive.cli.common_options import as_json, command_line, was_given
 from redrive.cli.error_output import NotConfirmed
 from redrive.cli.output import coloured, escape_line, print_json, print_line, print_note, short, to_json_value
 from redrive.cli.store_target import finish_moves
+from redrive.model.declaration import texts_of
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan
+from redrive.model.options import OperationOptions
 from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
@@ -136,6 +138,8 @@ def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operatio
         raise
 
 
+TEXTS = texts_of(OperationOptions)
+"""What each option of an operation means."""
 FOREVER = "36500d"
 """How long whoever gives no time waits for an operation to end."""
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
@@ -157,8 +161,8 @@ def operation_options(function: _F) -> _F:
     for option in (
         click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
         click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
-        click.option("--note", metavar="TEXT", help="Why, for the history and the audit."),
-        click.option("--rate", callback=parse_rate, metavar="N/s", help="Most items per second, as in 50/s."),
+        click.option("--note", metavar="TEXT", help=TEXTS["note"]),
+        click.option("--rate", callback=parse_rate, metavar="N/s", help=TEXTS["rate"]),
     ):
         function = option(function)
     return function
@@ -182,14 +186,10 @@ def run(
     *,
     yes: int | str | None,
     dry_run: bool,
-    rate: float | None = None,
-    note: str | None = None,
     wait: str = FOREVER,
     no_wait: bool = False,
-    to: str | None = None,
-    canary: int = 0,
-    canary_success_ratio: float = 1.0,
     named: bool = False,
+    **options: Unpack[OperationOptions],
 ) -> None:
     """Change all items that match. `where` names a status: the one that the verb is for.
 
@@ -197,7 +197,7 @@ def run(
     """
     check_wait(no_wait)
     if dry_run:
-        print_plan(broker.plan_operation(verb, to=to, **where))
+        print_plan(broker.plan_operation(verb, to=options.get("to"), **where))
         return
     final = verb == "purge"
     count = broker.count(**where)
@@ -206,16 +206,9 @@ def run(
         click.get_current_context().exit(error_output.NOTHING)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
-    operation = broker.start_operation(
-        verb,
-        to=to,
-        rate=rate,
-        canary=canary,
-        canary_success_ratio=canary_success_ratio,
-        confirm=count if final else None,
-        note=note,
-        **where,
-    )
+    if final:
+        options["confirm"] = count
+    operation = broker.start_operation(verb, **options, **where)
     continue_operation(broker, operation, wait=wait, no_wait=no_wait)
 
 

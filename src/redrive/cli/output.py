@@ -17,7 +17,6 @@ from redrive.cli.common_options import as_json
 from redrive.clock import Instant, SystemClock
 from redrive.model.duration import DAY, HOUR, MINUTE, SECOND
 from redrive.model.item import Item, Settled
-from redrive.model.masked_item import is_masked
 from redrive.model.queue import QueueSettings
 from redrive.model.text import visible, visible_json
 from redrive.wire.json_views import item_view, view_of
@@ -27,7 +26,7 @@ def to_json_value(value: Any) -> Any:
     """A value of the broker as JSON has it; also a list or table of such."""
     match value:
         case Item():
-            return item_view(value, with_payload=not is_masked(value))
+            return item_view(value)
         case Settled():
             return {"status": "removed", **view_of(value)}
         case msgspec.Struct():

@@ -10,8 +10,10 @@ import click
 
 from redrive.cli.common_options import command_line, pairs
 from redrive.errors import InvalidDuration, InvalidName, ItemNotFound, NotFound, OperationNotFound
+from redrive.model.declaration import options_of, texts_of
 from redrive.model.duration import parse_duration
-from redrive.model.filter import Filter
+from redrive.model.ids import HEXADECIMAL, ID_DIGITS
+from redrive.model.options import Conditions, SinceInput
 from redrive.model.text import suggest
 
 if TYPE_CHECKING:
@@ -19,9 +21,7 @@ if TYPE_CHECKING:
 
 SHORTEST = 4
 """Fewer digits of an id are refused: too many items begin with them."""
-_WHOLE = 32
 _SHOWN = 10
-_DIGITS = frozenset("0123456789abcdef")
 
 
 class Ambiguous(InvalidName):
@@ -52,7 +52,7 @@ def item_id(broker: Broker, typed: str, queue: str | None = None) -> str:
     queue: only items in this one.
     """
     prefix = _checked("item", typed)
-    if len(prefix) == _WHOLE:
+    if len(prefix) == ID_DIGITS:
         return prefix
     where: dict[str, Any] = {"id_prefix": prefix} if queue is None else {"id_prefix": prefix, "queue": queue}
     found = broker.find(status="any", limit=_SHOWN, **where).items
@@ -72,7 +72,7 @@ def item_ids(broker: Broker, typed: Iterable[str]) -> list[str]:
 def operation_id(broker: Broker, typed: str) -> str:
     """The id of the one operation that begins so."""
     prefix = _checked("operation", typed)
-    if len(prefix) == _WHOLE:
+    if len(prefix) == ID_DIGITS:
         return prefix
     found = [each for each in broker.list_operations(limit=1000) if each.id.startswith(prefix)]
     if not found:
@@ -95,7 +95,7 @@ def fingerprint(broker: Broker, typed: str) -> str:
 
 def _checked(what: str, typed: str) -> str:
     prefix = typed.strip().lower()
-    if not prefix or not set(prefix) <= _DIGITS or len(prefix) > _WHOLE:
+    if not prefix or not set(prefix) <= HEXADECIMAL or len(prefix) > ID_DIGITS:
         raise InvalidName(f"{what} id", typed, "is not the beginning of an id: digits 0-9 and a-f, as in 7f3a90c1")
     if len(prefix) < SHORTEST:
         raise InvalidName(f"{what} id", typed, f"is too short: type {SHORTEST} digits at least")
@@ -103,24 +103,18 @@ def _checked(what: str, typed: str) -> str:
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_NUMBERS = frozenset({"min_attempts", "min_redrives", "max_redrives"})
-_FLAGS = frozenset({"held", "archived", "dropped"})
 _HEADER = "headers."
-_NAMES = tuple(Filter.__struct_fields__)
+_CONDITIONS = options_of(Conditions)
 
 OPTIONS: dict[str, tuple[str, str, str]] = {
-    "queue": ("--queue", "QUEUE", "In this queue."),
-    "fingerprint": (
-        "--group",
-        "GROUP",
-        "Of this group, as `redrive dead groups` shows it; the first digits will do.",
-    ),
-    "error_type": ("--error-type", "TYPE", "Whose error has this type, as in ConnectionError."),
-    "since": ("--since", "TIME", "That died since then: how long ago, as in 2h, or a date and time."),
-    "until": ("--until", "TIME", "That died before then."),
-    "words": ("--words", "WORDS", "With all these words in their error or payload; wor* is a prefix."),
+    "queue": ("--queue", "QUEUE", ""),
+    "fingerprint": ("--group", "GROUP", " `redrive dead groups` shows them; the first digits will do."),
+    "error_type": ("--error-type", "TYPE", ""),
+    "since": ("--since", "TIME", " As in 2h, or a date and time."),
+    "until": ("--until", "TIME", ""),
+    "words": ("--words", "WORDS", ""),
 }
-"""Conditions that have an option of their own: its name, what it takes, and what it means."""
+"""Conditions that have an option of their own: its name, what it takes, and what is said beside the meaning."""
 
 
 def condition_options(*leave_out: str) -> Callable[[_F], _F]:
@@ -135,14 +129,19 @@ def condition_options(*leave_out: str) -> Callable[[_F], _F]:
             expose_value=False,
             callback=_keep_where,
             help="Any other condition, as often as you like: error_class=network, reason=expired, min_redrives=1, "
-            "headers.tenant=blue, id_prefix=7f3a… Names: " + ", ".join(_NAMES) + ".",
+            "headers.tenant=blue, id_prefix=7f3a… Names: " + ", ".join(_CONDITIONS) + ".",
         )(function)
-        for name, (option, metavar, text) in reversed(OPTIONS.items()):
+        for name, (option, metavar, hint) in reversed(OPTIONS.items()):
             if name in leave_out:
                 continue
             names = (option, "-q") if name == "queue" else (option,)
             decorated = click.option(
-                *names, f"where_{name}", metavar=metavar, help=text, expose_value=False, callback=_keep
+                *names,
+                f"where_{name}",
+                metavar=metavar,
+                help=texts_of(Conditions)[name] + hint,
+                expose_value=False,
+                callback=_keep,
             )(decorated)
         result: _F = decorated
         return result
@@ -164,11 +163,11 @@ def _keep_where(context: click.Context, parameter: click.Parameter, values: tupl
     for name, value in pairs(values, "error_class=network"):
         if name.startswith(_HEADER):
             _set(kept.setdefault("headers", {}), name.removeprefix(_HEADER), value)
-        elif name in _NAMES:
+        elif name in _CONDITIONS:
             _set(kept, name, _value(name, value))
         else:
-            meant = suggest(name, _NAMES, {"group": "fingerprint", "type": "error_type", "state": "status"})
-            raise click.BadParameter(f"{name!r} is not a condition{meant}; there are {', '.join(_NAMES)}")
+            meant = suggest(name, _CONDITIONS, {"group": "fingerprint", "type": "error_type", "state": "status"})
+            raise click.BadParameter(f"{name!r} is not a condition{meant}; there are {', '.join(_CONDITIONS)}")
 
 
 def _set(kept: dict[str, Any], name: str, value: Any) -> None:
@@ -178,17 +177,17 @@ def _set(kept: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _value(name: str, text: str) -> Any:
-    if name in _NUMBERS:
+    if _CONDITIONS[name].type is int:
         if not text.isdecimal():
             raise click.BadParameter(f"{name} is a number, not {text!r}")
         return int(text)
-    if name in _FLAGS:
+    if _CONDITIONS[name].type is bool:
         if text not in ("true", "false"):
             raise click.BadParameter(f"{name} is true or false, not {text!r}")
         return text == "true"
     if name == "ids":
         return [each for each in text.replace(",", " ").split() if each]
-    if name in ("since", "until"):
+    if _CONDITIONS[name].type == SinceInput:
         return moment(text)
     return text
 

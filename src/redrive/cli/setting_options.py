@@ -1,4 +1,4 @@
-"""Settings of a queue as options: one table for `queue create` and `queue update`."""
+"""Settings of a queue as options of `queue create` and `queue update`."""
 
 from __future__ import annotations
 
@@ -10,39 +10,16 @@ import click
 import msgspec
 
 from redrive.cli.common_options import pairs
+from redrive.model.declaration import texts_of
+from redrive.model.duration import DurationInput
 from redrive.model.queue import QueueSettings
+from redrive.model.queue_options import SETTINGS, QueueOptions
 from redrive.model.retry_policy import RetryPolicy, format_retry_policy
 from redrive.model.text import suggest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 UNSET = "unset"
 """What stands for no value, as in --max-size unset."""
-
-SETTINGS: dict[str, tuple[str, str]] = {
-    "lease_timeout": ("TIME", "How long a worker holds an item before it may be taken back."),
-    "max_attempts": ("N", "Deliveries an item gets; 0 is unlimited."),
-    "max_losses": ("N", "Leases of an item that may run out; 0 is unlimited."),
-    "retry": ("", ""),
-    "retry_after": ("MODE", "Where an error says how long to wait: ignore it, delay the item, or gate the queue."),
-    "final_errors": ("TYPE,…", "Error types and classes that are never retried."),
-    "error_rules": ("", ""),
-    "dead_queue": ("QUEUE", "Where dead items go; they stay if there is none."),
-    "on_dead": ("keep|drop", "What becomes of an item that dies where no dead queue takes it."),
-    "expire_timeout": ("TIME", "How long after the put an item is worth doing."),
-    "idempotency_timeout": ("TIME", "How long an idempotency key is known; item: until its item has ended."),
-    "max_size": ("N", "Most items that may be pending, failed or active."),
-    "max_payload_size": ("BYTES", "Largest payload."),
-    "keep_completed": ("TIME", "How long completed items are kept, with their results."),
-    "keep_dead": ("TIME", "How long dead letters are kept; for ever if unset."),
-    "archive_after": ("TIME", "When dead letters are archived by themselves, from their death."),
-    "keep_archived": ("TIME", "How long archived items are kept, from their death."),
-    "keep_dropped": ("TIME", "How long dropped items can be restored; 0: they are removed immediately."),
-    "search": ("true|false", "Whether dead letters can be found by their words."),
-    "feed": ("all|none|KIND,…", "What of all that happens is kept for `redrive queue logs`."),
-    "breakers": ("", ""),
-    "redact": ("", ""),
-}
-"""Every setting, what its option takes, and what it means. Those without a text are tables: for --set."""
 
 RETRIES: dict[str, tuple[str, str]] = {
     "attempts": ("N", "Tries that a failing item gets, the first included. Not given: the first failure is final."),
@@ -52,7 +29,8 @@ RETRIES: dict[str, tuple[str, str]] = {
 }
 """Keys of the setting `retry` that have an option of their own."""
 
-_NUMBERS = frozenset({"attempts", "max_attempts", "max_losses", "max_size", "max_payload_size"})
+_METAVARS = {"final_errors": "TYPE,…", "dead_queue": "QUEUE", "feed": "all|none|KIND,…", "max_payload_size": "BYTES"}
+_NUMBERS = {"attempts", *(name for name, option in SETTINGS.items() if option.type is int)}
 _LISTS = frozenset({"final_errors", "feed"})
 _SCHEDULES = ("delay", "base", "cooldown", "delays", "function")
 _META = "redrive.cli.setting_options"
@@ -71,13 +49,22 @@ def setting_options(function: _F) -> _F:
         'retry.jitter=true, \'dead_queue={network="later", default="dead"}\', '
         "'breakers.network={share=0.5}'. `unset` takes it back.",
     )(function)
-    named = [(name, metavar, text, _keep) for name, (metavar, text) in SETTINGS.items() if text]
+    texts = texts_of(QueueOptions)
+    named = [(name, metavar, texts[name], _keep) for name in SETTINGS if (metavar := metavar_of(name))]
     retries = [(name, metavar, text, _keep_retry) for name, (metavar, text) in RETRIES.items()]
     for name, metavar, text, keep in reversed(retries + named):
         option = f"--{name.replace('_', '-')}"
         decorated = click.option(option, metavar=metavar, help=text, expose_value=False, callback=keep)(decorated)
     result: _F = decorated
     return result
+
+
+def metavar_of(name: str) -> str | None:
+    """What the option of a setting takes. None: it is a table, and has no option but --set."""
+    kind, choices = SETTINGS[name].type, SETTINGS[name].choices
+    if name in _METAVARS or choices is not None:
+        return _METAVARS.get(name) or "|".join(choices or ())
+    return "TIME" if kind == DurationInput else {int: "N", bool: "true|false"}.get(kind)
 
 
 def _kept(context: click.Context) -> dict[str, Any]:
@@ -100,7 +87,7 @@ def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[
     for path, text in pairs(values, "max_size=1000"):
         name, _, key = path.partition(".")
         if name not in SETTINGS:
-            meant = suggest(name, tuple(SETTINGS), {})
+            meant = suggest(name, SETTINGS, {})
             raise click.BadParameter(f"{name!r} is not a setting{meant}; there are {', '.join(SETTINGS)}")
         if key:
             _set(_part(kept, name), key, written_value(text))
@@ -129,7 +116,7 @@ def _value(name: str, text: str) -> Any:
         if not text.replace("_", "").isdecimal():
             raise click.BadParameter(f"{text!r} is not a number")
         return int(text)
-    if name == "search":
+    if name in SETTINGS and SETTINGS[name].type is bool:
         if text not in ("true", "false"):
             raise click.BadParameter(f"{text!r} is neither true nor false")
         return text == "true"

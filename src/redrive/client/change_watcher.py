@@ -72,9 +72,10 @@ class ChangeWatcher:
 
     def watch_results(self) -> None:
         """Watch result topics too, for as long as a caller that awaits a result polls for it."""
-        if not self._awaits_results:
+        is_watched = self._awaits_results
+        self._awaited_at = time.monotonic()  # before they are watched, or the next request would leave them out again
+        if not is_watched:
             self.watch_queues((RESULTS,))
-        self._awaited_at = time.monotonic()
 
     @property
     def _awaits_results(self) -> bool:

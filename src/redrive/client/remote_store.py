@@ -28,10 +28,10 @@ from redrive.client.http_transport import (
     ResponseLost,
     endpoint_of,
 )
-from redrive.client.retry_safe_calls import are_idempotent, queues_of_keys
 from redrive.client.server_answer import is_from_server, not_a_server, position_in, refusal_in
 from redrive.clock import Clock, Instant, ServerClock
-from redrive.contract import COMMIT_ORDER, Call, Query
+from redrive.contract import Call, Query
+from redrive.contract.base import in_commit_order
 from redrive.contract.item_calls import LeaseItems, Put
 from redrive.contract.queries import GetQueue, GetResult
 from redrive.errors import (
@@ -73,8 +73,6 @@ QUIET_SECONDS = 10.0
 """Who has heard nothing of the server for so long looks first how far it is: it forgets, if not this fast."""
 MAX_REQUEST_BYTES = 16 * MIB
 """A batch that is larger is sent in parts."""
-
-_PLACES = {kind: place for place, kinds in enumerate(COMMIT_ORDER) for kind in kinds}
 
 
 class RemoteStore:
@@ -187,7 +185,7 @@ class RemoteStore:
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Two halves, one after the other, in the order of kinds. Where the second breaks off, the first is done."""
-        places = sorted(range(len(calls)), key=lambda place: _PLACES[calls[place].__class__])
+        places = in_commit_order(calls)
         half = (len(places) + 1) // 2
         first = self._commit([calls[place] for place in places[:half]], now)
         try:
@@ -204,14 +202,17 @@ class RemoteStore:
         request, answer = self._retry_until_sent(request, body)
         if isinstance(answer, ResponseLost):
             answer = self._resolve_outcome(request, answer)
-            if answer.status != 200 and are_idempotent(request.calls) and self._keys_outlive_items(request.calls):
+            if answer.status != 200 and self._may_be_repeated(request.calls):
                 return self._commit(request.calls, request.now)
         return self._committed(request.calls, answer)
 
-    def _keys_outlive_items(self, calls: Sequence[Call]) -> bool:
-        """Whether keys of these puts are known even if the items were completed since; False if that is unknown."""
+    def _may_be_repeated(self, calls: Sequence[Call]) -> bool:
+        """Whether calls are repeatable, and keys of puts are known even if the items were completed since."""
+        if not all(call.is_repeatable for call in calls):
+            return False
+        names = {call.queue for call in calls if isinstance(call, Put) and call.relies_on_keys}
         try:
-            queues: list[Queue] = [self.read(GetQueue(name)) for name in sorted(queues_of_keys(calls))]
+            queues: list[Queue] = [self.read(GetQueue(name)) for name in sorted(names)]
         except RedriveError:
             return False
         return all(queue.settings.idempotency_timeout != WITH_ITEM for queue in queues)

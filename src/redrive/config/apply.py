@@ -16,8 +16,9 @@ import msgspec
 from redrive.broker.broker import Broker
 from redrive.broker.flow import CommitCalls, Flow, run_query
 from redrive.broker.flows import queues, registrations
-from redrive.broker.flows.queues import MAX_ROUNDS, ManagedSettings
+from redrive.broker.flows.queues import ManagedSettings
 from redrive.broker.flows.registrations import CAPTURE_KIND
+from redrive.broker.flows.stale_settings import MAX_ROUNDS
 from redrive.capture.capture_queue import QUEUE_SETTINGS as CAPTURE_QUEUE
 from redrive.config.config import FILE_NAME, Config
 from redrive.config.line_numbers import KeyPath
@@ -35,7 +36,8 @@ from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import ListQueues
 from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
 from redrive.model.dead_queue import check_dead_queues, local_dead_queues, remote_dead_queues
-from redrive.model.queue import Queue, QueueSettings, parse_settings
+from redrive.model.queue import Queue, QueueSettings
+from redrive.model.queue_options import parse_settings
 from redrive.telemetry import events
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def apply(broker: Broker, config: Config) -> ApplyResult:
 
     Raises `InvalidConfig` where the store refuses something of it, and whatever the store raises; then it is as it was.
     """
-    applied = broker._run(_apply(broker._core, config))
+    applied = broker.run_flow(_apply(broker.core, config))
     if not applied.is_empty:
         _log.info(
             "config_applied",

@@ -99,7 +99,7 @@ class Poller:
     def poll(self) -> int:
         """List once. Gives how many objects were put. What goes wrong is in the log, and registered with the listing:
         the next may be better."""
-        begun_at = self._broker._core.clock.now()
+        begun_at = self._broker.core.clock.now()
         items: Sequence[NewItem] = ()
         new, problem = 0, None
         try:
@@ -120,7 +120,7 @@ class Poller:
         return new
 
     def _poll_on(self) -> None:
-        clock = self._broker._core.clock
+        clock = self._broker.core.clock
         request, due_at = self._request(()), clock.now()
         while not self._end.is_set():
             asked, request = request, self._request(request)
@@ -132,7 +132,7 @@ class Poller:
     def _request(self, last: tuple[Registration, ...]) -> tuple[Registration, ...]:
         """The last request to list the queue now, as far as it can be read."""
         try:
-            return self._broker._run(external_polls.requested(self._queue))
+            return self._broker.run_flow(external_polls.requested(self._queue))
         except Closed:
             self._end.set()
         except RedriveError:  # then at the next look
@@ -142,7 +142,7 @@ class Poller:
     def _record(self, at: Instant, objects: int, new: int, problem: str | None) -> None:
         error = None if problem is None else redact_text(problem)[:MAX_ERROR_CHARS]
         with suppress(RedriveError):  # the next listing is counted again
-            self._broker._run(
+            self._broker.run_flow(
                 external_polls.record(self._queue, lambda before: before.after(at, objects, new, error, self._name))
             )
 
@@ -154,7 +154,7 @@ class Poller:
 
     def _listed(self) -> tuple[list[NewItem], str | None]:
         """What there is, and what is wrong with an object that is left out."""
-        variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker._core.store.namespace}
+        variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker.core.store.namespace}
         self._run = run = CommandProcess(self._list, b"", variables, keep_output=True)
         if self._end.is_set():  # whoever closed this did not see it
             run.stop()
@@ -231,12 +231,12 @@ def claim_command(
     command = CommandHandler(f"{queue}.claim", take, release_delay)
 
     def register(name: str, value: bytes) -> None:
-        broker._run(registrations.register(registrations.CLAIMED, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
+        broker.run_flow(registrations.register(registrations.CLAIMED, name, value, timeout=TAKEN_TIMEOUT // 1_000_000))
 
     def claim(job: Job, run: Callable[[CommandSpec], CommandResult]) -> Outcome | None:
         key = job.lease.headers.get(KEY_HEADER, job.lease.id)
         name = f"{queue}/{digest(key)}"
-        found = broker._run(registrations.list_registrations(registrations.CLAIMED, name))
+        found = broker.run_flow(registrations.list_registrations(registrations.CLAIMED, name))
         if found and found[0].value != _ASKED:
             return None
         if not found:
@@ -245,7 +245,7 @@ def claim_command(
             ran = run(take)
         except NotStarted:
             if not found:  # nobody was asked
-                broker._run(registrations.unregister(registrations.CLAIMED, name))
+                broker.run_flow(registrations.unregister(registrations.CLAIMED, name))
             raise
         code = ran.exit.exit_code
         if ran.timed_out or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
@@ -254,7 +254,7 @@ def claim_command(
             register(name, b"")
             return None
         if not found:
-            broker._run(registrations.unregister(registrations.CLAIMED, name))
+            broker.run_flow(registrations.unregister(registrations.CLAIMED, name))
         if code == TRY_LATER:
             return outcome_of(command, job, ran)
         _log.info("external_claimed_elsewhere", item=job.lease.id, queue=queue, error=tail(ran.errors)[-500:] or None)

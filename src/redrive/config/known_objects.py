@@ -78,14 +78,14 @@ class KnownObjects:
         except Forbidden as refusal:
             self._may_not_look(refusal)
             return frozenset()
-        over = self._broker._core.clock.now() - FEED_RETENTION
+        over = self._broker.core.clock.now() - FEED_RETENTION
         self._removed = {id: at for id, at in self._removed.items() if at > over}
         self._first_ids = {id: first for id, first in self._first_ids.items() if first[1] > over}
         return self._removed.keys()
 
     def put_again(self) -> dict[str, str]:
         """By the digest of each key under which an object was put again: the removed item."""
-        return self._broker._run(external_polls.put_again(self._queue))
+        return self._broker.run_flow(external_polls.put_again(self._queue))
 
     def put_after(self, item: NewItem, removed: str) -> NewItem:
         """The item of an object whose last item was removed."""
@@ -96,7 +96,7 @@ class KnownObjects:
         """An object is put again because this item of it was removed. Known as long as the new key is."""
         timeout = self._broker.get_queue(self._queue).settings.idempotency_timeout
         key, time = digest(item.idempotency_key or ""), DAY if timeout == WITH_ITEM else timeout
-        self._broker._run(external_polls.remember_put_again(self._queue, key, removed, time))
+        self._broker.run_flow(external_polls.remember_put_again(self._queue, key, removed, time))
 
     def _may_not_look(self, refusal: Forbidden) -> None:
         if not self._is_told:
@@ -126,7 +126,7 @@ class KnownObjects:
     def _new_entries(self) -> Iterator[FeedEntry]:
         while True:
             query = ReadFeed(after=self._after, limit=MAX_BATCH, kinds=(*_MOVES, *_REMOVALS, FeedKind.RESTORED))
-            page: FeedPage = self._broker._run(run_query(query))
+            page: FeedPage = self._broker.run_flow(run_query(query))
             yield from page.entries
             self._after = page.last
             if not page.more:

@@ -8,7 +8,7 @@ from redrive.config.config import Config, ExternalOptions, WorkerOptions
 from redrive.config.line_numbers import KeyPath
 from redrive.config.worker_tables import resolve_program, why_not_runnable
 from redrive.errors import Problem
-from redrive.model.queue import parse_settings
+from redrive.model.queue_options import parse_settings
 from redrive.model.text import suggest
 from redrive.worker.command_process import CommandSpec
 

@@ -13,7 +13,8 @@ from redrive.config.worker_tables import program_from
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, InvalidSetting
 from redrive.model.duration import MINUTE
 from redrive.model.limits import split_address
-from redrive.model.queue import WITH_ITEM, QueueSettings, parse_settings
+from redrive.model.queue import WITH_ITEM, QueueSettings
+from redrive.model.queue_options import parse_settings
 
 EXTERNAL_KEYS = ("list", "claim", "poll", "key", "version", "shell", "timeout", "kill_grace", "env", "cwd")
 """What only external queues have, beside `type` and the settings of every queue."""

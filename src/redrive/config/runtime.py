@@ -111,7 +111,7 @@ def start_hosted_worker(
     runner = CommandRunner(
         command,
         options.concurrency,
-        broker._core.store.namespace,
+        broker.core.store.namespace,
         claim,
         lambda: sum(each.slots_in_use for each in before),
     )

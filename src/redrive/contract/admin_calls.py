@@ -1,4 +1,4 @@
-"""Calls that manage: queues, registrations, manual changes, operations, imports and moves, maintenance."""
+"""Calls that manage: queues, registrations, manual changes, operations."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.base import MAINTENANCE_BATCH, TaggedStruct
-from redrive.contract.item_calls import Put
-from redrive.model.arrival import Move
+from redrive.contract.base import MAINTENANCE_BATCH, Rank, StoreCall, TaggedStruct
+from redrive.contract.item_calls import Put, StaleSettings
+from redrive.errors import RedriveError
 from redrive.model.breaker import Breaker
 from redrive.model.failure import Failure
 from redrive.model.filter import Filter
 from redrive.model.gate import Gate
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Result
+from redrive.model.item import Result, Settled
 from redrive.model.judge import Verdict
 from redrive.model.operation import Operation, OperationStatus
-from redrive.model.queue import QueueSettings
+from redrive.model.queue import Queue, QueueSettings
 from redrive.model.state_machine import Verb
 
 
-class CreateQueue(TaggedStruct, frozen=True):
+class CreateQueue(StoreCall[Queue], frozen=True):
     """→ Queue. `QueueExists` if it exists with other settings. Idempotent with the same settings.
 
     Refused with `InvalidSetting` if dead_queue names the queue itself, a queue that does not exist, or one that has a
@@ -30,15 +30,21 @@ class CreateQueue(TaggedStruct, frozen=True):
     (`name@store`) is not checked here: the broker checks it first, by SetSourceQueue in that store.
     """
 
+    rank = Rank.QUEUES
+    is_repeatable = True
+    takes_space = True
+
     name: str
     settings: QueueSettings
 
 
-class UpdateQueue(TaggedStruct, frozen=True):
+class UpdateQueue(StoreCall[Queue], frozen=True):
     """→ Queue with the new settings and the next version. `StaleSettings` unless `version` is the newest.
 
     The rules of CreateQueue hold. Nothing that is already dead moves.
     """
+
+    rank = Rank.QUEUES
 
     name: str
     settings: QueueSettings
@@ -46,15 +52,18 @@ class UpdateQueue(TaggedStruct, frozen=True):
     actor: str
 
 
-class SetPaused(TaggedStruct, frozen=True):
+class SetPaused(StoreCall[Queue], frozen=True):
     """→ Queue. A paused queue accepts puts and gives no leases; everything else continues. Idempotent."""
+
+    rank = Rank.QUEUES
+    is_repeatable = True
 
     name: str
     paused: bool
     actor: str
 
 
-class SetBreakers(TaggedStruct, frozen=True):
+class SetBreakers(StoreCall[Queue], frozen=True):
     """→ Queue with these breakers, this gate of theirs, and the next version.
 
     `StaleSettings` unless `version` is the newest and `former_gate` is the gate that is named "breaker" now, with all
@@ -64,6 +73,8 @@ class SetBreakers(TaggedStruct, frozen=True):
     Each breaker that opens or closes by this (`breaker.breaker_changes`) has an entry in the feed and an audit row,
     with the actor and the note.
     """
+
+    rank = Rank.QUEUES
 
     name: str
     breakers: tuple[Breaker, ...]
@@ -76,25 +87,30 @@ class SetBreakers(TaggedStruct, frozen=True):
     """None removes it."""
 
 
-class SetSourceQueue(TaggedStruct, frozen=True):
+class SetSourceQueue(StoreCall[Queue], frozen=True):
     """→ Queue. A queue of another store, `user` as `name@store`, uses this one as its dead queue, or no longer does.
 
     Then this one is a dead queue. `InvalidSetting` if it has a dead_queue itself; `QueueNotFound`. Idempotent. The
     settings and their version do not change.
     """
 
+    rank = Rank.QUEUES
+    is_repeatable = True
+
     name: str
     user: str
     used: bool = True
 
 
-class DeleteQueue(TaggedStruct, frozen=True):
+class DeleteQueue(StoreCall[int], frozen=True):
     """→ int, the number of items removed with the queue.
 
     `QueueInUse` while others name it as dead_queue, in this store or another one (`source_queues`).
     `ConfirmationMismatch` unless `confirm` is the number of its items in any status (0 may be omitted); `ItemActive`
     while any of them is active. Writes an audit row.
     """
+
+    rank = Rank.QUEUES
 
     name: str
     confirm: int | None
@@ -107,33 +123,6 @@ class AuditNote(TaggedStruct, frozen=True, tag=False):
     actor: str
     verb: str
     note: str | None = None
-
-
-class Register(TaggedStruct, frozen=True):
-    """→ Registration | VersionConflict. A small value by kind and name: a worker, the last run of a schedule.
-
-    It is written under the next version, 1 if there is none. With `version` it is written only if that is the current
-    version (0: there must be none); otherwise the result is VersionConflict, and nothing was changed. So of many
-    processes that want to do something once, one does it. After `timeout` it no longer exists.
-    `puts` are part of it, all or nothing: if any put is refused, so is the call, with that error. They bring no
-    failures. The broker has checked that the value is small. The row `audit` is written if and only if the value is.
-    """
-
-    kind: str
-    name: str
-    value: bytes
-    timeout: int | None = None
-    version: int | None = None
-    puts: tuple[Put, ...] = ()
-    audit: AuditNote | None = None
-
-
-class Unregister(TaggedStruct, frozen=True):
-    """→ bool, whether there was one. Then what `audit` says is in the audit."""
-
-    kind: str
-    name: str
-    audit: AuditNote | None = None
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -159,6 +148,46 @@ class VersionConflict(msgspec.Struct, frozen=True):
     present: Registration | None
 
 
+class Register(StoreCall[Registration | VersionConflict], frozen=True):
+    """→ Registration | VersionConflict. A small value by kind and name: a worker, the last run of a schedule.
+
+    It is written under the next version, 1 if there is none. With `version` it is written only if that is the current
+    version (0: there must be none); otherwise the result is VersionConflict, and nothing was changed. So of many
+    processes that want to do something once, one does it. After `timeout` it no longer exists.
+    `puts` are part of it, all or nothing: if any put is refused, so is the call, with that error. They bring no
+    failures. The broker has checked that the value is small. The row `audit` is written if and only if the value is.
+    """
+
+    rank = Rank.REGISTRATIONS
+
+    kind: str
+    name: str
+    value: bytes
+    timeout: int | None = None
+    version: int | None = None
+    puts: tuple[Put, ...] = ()
+    audit: AuditNote | None = None
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self.version is None and not self.puts and self.audit is None
+
+    @property
+    def runs_beside_others(self) -> bool:
+        return self.version is None and not self.puts  # the second transaction sees the result of the first
+
+
+class Unregister(StoreCall[bool], frozen=True):
+    """→ bool, whether there was one. Then what `audit` says is in the audit."""
+
+    rank = Rank.REGISTRATIONS
+    runs_beside_others = True
+
+    kind: str
+    name: str
+    audit: AuditNote | None = None
+
+
 class ManualTarget(TaggedStruct, frozen=True, tag=False):
     """An item to change manually. FAIL and BURY bring a verdict, and the version of the settings it was judged by."""
 
@@ -173,7 +202,7 @@ class ManualTarget(TaggedStruct, frozen=True, tag=False):
     """The headers that REDRIVE sets."""
 
 
-class ManualChange(TaggedStruct, frozen=True):
+class ManualChange(StoreCall[tuple[Settled | StaleSettings | RedriveError, ...]], frozen=True):
     """→ tuple[Settled | StaleSettings | RedriveError, …], one for each target, in order. Targets are independent.
 
     `redrive.model.manual_change` defines the statuses that a verb applies to. Otherwise `WrongStatus`; `ItemNotFound`;
@@ -200,6 +229,8 @@ class ManualChange(TaggedStruct, frozen=True):
     One audit row for the call, with the actor, the changed ids, and their number.
     """
 
+    rank = Rank.MANUAL_CHANGES
+
     verb: Verb
     targets: tuple[ManualTarget, ...]
     actor: str
@@ -207,8 +238,12 @@ class ManualChange(TaggedStruct, frozen=True):
     to: str | None = None
     note: str | None = None
 
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return tuple(target.id for target in self.targets)
 
-class Hold(TaggedStruct, frozen=True):
+
+class Hold(StoreCall[int | StaleSettings], frozen=True):
     """→ int | StaleSettings. How many were changed: pending and failed items of these ids have one more holder, and are
     not in the ready index while they have any.
 
@@ -218,28 +253,47 @@ class Hold(TaggedStruct, frozen=True):
     `QueueNotFound`. So a hold that was decided by the state of a queue never comes after that has changed.
     """
 
+    rank = Rank.HELD_ITEMS
+
     ids: tuple[ItemId, ...]
     held_by: str
     lasting: bool = False
     queue_version: tuple[str, int] | None = None
 
+    @property
+    def is_repeatable(self) -> bool:
+        return self.queue_version is None  # the answer to the first may be from before the queue changed
 
-class Unhold(TaggedStruct, frozen=True):
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return self.ids
+
+
+class Unhold(StoreCall[int], frozen=True):
     """→ int, how many. Items of these ids, or all (at most MAINTENANCE_BATCH), are no longer held by that name.
 
     They are ready when their last holder is gone, in their old position. Dead and archived items lose it too; those
     that are moving do not.
     """
 
+    rank = Rank.HELD_ITEMS
+    is_repeatable = True
+
     held_by: str
     ids: tuple[ItemId, ...] | None = None
 
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return self.ids or ()
 
-class StartOperation(TaggedStruct, frozen=True, kw_only=True):
+
+class StartOperation(StoreCall[Operation], frozen=True, kw_only=True):
     """→ Operation, running, before its first step: the store allocates its id and its upper bound. Writes an audit row.
 
     `InvalidInput` unless the verb is one of BULK_VERBS. `QueueNotFound` if `to` or the filter's queue does not exist.
     """
+
+    rank = Rank.OPERATIONS
 
     verb: Verb
     where: Filter
@@ -253,8 +307,8 @@ class StartOperation(TaggedStruct, frozen=True, kw_only=True):
     paused: bool = False
 
 
-class StepOperation(TaggedStruct, frozen=True):
-    """→ Operation after the step. At most `limit` items are changed and at most MAX_EXAMINED examined, oldest first.
+class StepOperation(StoreCall[Operation | StaleSettings], frozen=True):
+    """→ Operation | StaleSettings. At most `limit` items are changed and at most MAX_EXAMINED examined, oldest first.
 
     Does nothing, and returns the current operation, unless it is running and `steps` is its number of steps: so two
     processes that drive one operation do each step once. Items, counts and position are one transaction. Each item is
@@ -269,19 +323,24 @@ class StepOperation(TaggedStruct, frozen=True):
     `OperationNotFound`.
     """
 
+    rank = Rank.OPERATIONS
+    is_repeatable = True  # it names how many steps were made before
+
     id: str
     steps: int
     limit: int = MAINTENANCE_BATCH
     verdicts: Mapping[str, tuple[Verdict, int]] = {}
 
 
-class SetOperation(TaggedStruct, frozen=True):
+class SetOperation(StoreCall[Operation], frozen=True):
     """→ Operation. Pause, resume, cancel, stop with a problem, continue after the canaries, or set another rate.
 
     `OperationEnded` if it has ended. Writes an audit row.
     `steps` is for a caller that decides by an operation it has read: the call does nothing unless that is its number of
     steps, it is running or watching, and its status is not yet `status`.
     """
+
+    rank = Rank.OPERATIONS
 
     id: str
     actor: str
@@ -291,83 +350,10 @@ class SetOperation(TaggedStruct, frozen=True):
     steps: int | None = None
 
 
-class Import(TaggedStruct, frozen=True):
-    """→ tuple[Receipt, …], one for each item, in order. All of them, or none. At most MAX_BATCH items.
-
-    Each becomes an item of `queue` under a new id, with source_id = its id and without former ids. Everything else is
-    unchanged: status (active and completed items become pending), payload, headers, priority, counters, history,
-    deaths, origin (its own id and queue if it has none). An item that is dead, archived, or was a dead letter with a
-    death record in a dead queue is a dead letter here if its status is dead or the queue is a dead queue. Idempotency
-    keys and leases are not imported. An item whose (queue, source_id) is known is ignored, as is one of this namespace
-    that is or was in the queue: its receipt is a duplicate.
-    `QueueFull`, `QueueNotFound`.
-    """
-
-    queue: str
-    items: tuple[Item, ...]
-    actor: str
-
-
-class Receive(TaggedStruct, frozen=True):
-    """→ Receipt. An item that is moving in another store, called `store`, arrives here: the second step of its move.
-
-    It gets a new id, with source_id = its id there; its former ids and its idempotency key are dropped, everything else
-    is unchanged. By a death: pending at the end of the queue, a dead letter, and the queue becomes a dead queue;
-    max_size is ignored. By a redrive: pending at the end, with the expire deadline of this queue. By a move: as by
-    MOVE. The arrival is recorded under (queue, source_id) until CloseMove says that the other store has deleted its
-    item: in that time it is not received again, and the first receipt is returned as a duplicate, regardless of the
-    item's status here. `QueueFull`, except for a death; `QueueNotFound`. ARRIVED in the feed.
-    """
-
-    queue: str
-    move: Move
-    store: str
-
-
-class FinishMove(TaggedStruct, frozen=True):
-    """→ int, how many. Items of these ids that are moving were received elsewhere, and are removed; others stay."""
-
-    ids: tuple[ItemId, ...]
-
-
-class CloseMove(TaggedStruct, frozen=True):
-    """→ int, how many. The other store has deleted the items that came from there under these ids: what Receive
-    recorded is deleted after LEDGER_RETENTION. Idempotent. `QueueNotFound`.
-    """
-
-    queue: str
-    store: str
-    source_ids: tuple[ItemId, ...]
-
-
-class Promote(TaggedStruct, frozen=True):
-    """→ int, how many. Due scheduled and failed items of all queues become ready."""
-
-    limit: int = MAINTENANCE_BATCH
-
-
-class Expire(TaggedStruct, frozen=True):
-    """→ Settled | StaleSettings. A pending or failed item whose expire_deadline ≤ now is settled as the verdict says.
-
-    `WrongStatus` or `ItemNotFound` where that is no longer so.
-    """
-
-    id: ItemId
-    verdict: Verdict
-    version: int
-
-
-class ApplyRetention(TaggedStruct, frozen=True):
-    """→ int, how many rows were changed or deleted. By the settings of each queue: archives dead letters past
-    archive_after, deletes completed items past keep_completed, dead letters past keep_dead, archived items past
-    keep_archived (counted from the death or completion, else from the archiving) and dropped ones past keep_dropped,
-    each with an audit row, all except completed ones in the feed. Also deletes
-    expired idempotency keys, and those that end with their items at most ENDED_KEY_RETENTION later; registrations and
-    results, feed entries past FEED_RETENTION, operations that ended OPERATION_RETENTION ago, and search terms of former
-    dead letters; and rolls up counts.
-    """
-
-    limit: int = MAINTENANCE_BATCH
+QueueCall = CreateQueue | UpdateQueue | SetPaused | SetBreakers | SetSourceQueue | DeleteQueue
+AdminCall = (
+    QueueCall | Register | Unregister | ManualChange | Hold | Unhold | StartOperation | StepOperation | SetOperation
+)
 
 
 def new_operation(call: StartOperation, id: str, number: int, now: Instant) -> Operation:

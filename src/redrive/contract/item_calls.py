@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.base import TaggedStruct
-from redrive.errors import InvalidInput, ItemActive, ItemHeld, ItemMoving, QueueGated, QueuePaused, WrongStatus
+from redrive.contract.base import Given, Rank, StoreCall, TaggedStruct
+from redrive.errors import (
+    InvalidInput,
+    ItemActive,
+    ItemHeld,
+    ItemMoving,
+    QueueGated,
+    QueuePaused,
+    RedriveError,
+    WrongStatus,
+)
 from redrive.model.breaker import QUEUE
 from redrive.model.failure import Failure
 from redrive.model.gate import BREAKER_GATE, Gate, opens_at, shut_gate
 from redrive.model.holder import Holders, holder_names
-from redrive.model.ids import ItemId, Token
-from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Result, Status
-from redrive.model.judge import OutcomeKind, Verdict
+from redrive.model.ids import ItemId, Token, item_id_of
+from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Receipt, Result, Settled, Status
+from redrive.model.judge import OutcomeKind, RetryVerdict, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
@@ -53,9 +63,20 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     hold_is_lasting: bool = False
     """Whether the hold by `held_by` lasts, as that of Hold(lasting)."""
 
+    @property
+    def is_known_again(self) -> bool:
+        """Whether a second put of it changes nothing. A known key with a failure adds that failure each time."""
+        return (self.idempotency_key is not None or self.source_id is not None) and self.failure is None
 
-class Put(TaggedStruct, frozen=True, gc=False):
-    """→ tuple[Receipt, …], one for each item, in order; or StaleSettings. All are put, or none. At most MAX_PUT items.
+
+class StaleSettings(msgspec.Struct, frozen=True):
+    """The verdict was judged by settings that are no longer the newest. Nothing was changed; judge again by these."""
+
+    queue: Queue
+
+
+class Put(StoreCall[tuple[Receipt, ...] | StaleSettings], frozen=True, gc=False):
+    """→ tuple[Receipt, …] | StaleSettings. One receipt for each item, in order. All are put, or none. At most MAX_PUT.
 
     A known idempotency key returns the receipt of the first item, with duplicate = True, and puts nothing; with another
     payload (or content type) the call is refused with `IdempotencyConflict`. A key is known for the idempotency_timeout
@@ -73,11 +94,40 @@ class Put(TaggedStruct, frozen=True, gc=False):
     the end of its priority.
     """
 
+    rank = Rank.PUTS
+    takes_space = True
+
     queue: str
     items: tuple[NewItem, ...]
 
+    @property
+    def puts(self) -> tuple[Put, ...]:
+        return (self,)
 
-class LeaseItems(TaggedStruct, frozen=True, gc=False):
+    @property
+    def is_repeatable(self) -> bool:
+        return all(item.is_known_again for item in self.items)
+
+    @property
+    def relies_on_keys(self) -> bool:
+        """Whether it is repeatable by idempotency keys. Those of a queue may end with its items: then the second put
+        makes a new item if the first one was completed in between."""
+        return any(item.idempotency_key is not None and item.source_id is None for item in self.items)
+
+    @property
+    def runs_beside_others(self) -> bool:
+        return all(item.source_id is None and item.failure is None for item in self.items)
+
+
+class Leased(msgspec.Struct, frozen=True, gc=False):
+    """What LeaseItems gave. With no leases, `next_at` is the next instant at which something may become eligible."""
+
+    leases: Sequence[Lease]
+    overdue: bool = False
+    next_at: Instant | None = None
+
+
+class LeaseItems(StoreCall[Leased], frozen=True, gc=False):
     """→ Leased. Up to `limit` eligible items in order, each active under a fresh token until now + timeout.
 
     Eligible: pending, not held, ready_at ≤ now, not expired, queue not paused. Order: priority (larger first), then
@@ -92,6 +142,9 @@ class LeaseItems(TaggedStruct, frozen=True, gc=False):
     they are changed.
     """
 
+    rank = Rank.LEASES
+    runs_beside_others = True
+
     queue: str
     limit: int
     worker: str | None = None
@@ -100,15 +153,7 @@ class LeaseItems(TaggedStruct, frozen=True, gc=False):
     ignore_overdue: bool = False
 
 
-class Leased(msgspec.Struct, frozen=True, gc=False):
-    """What LeaseItems gave. With no leases, `next_at` is the next instant at which something may become eligible."""
-
-    leases: Sequence[Lease]
-    overdue: bool = False
-    next_at: Instant | None = None
-
-
-class LeaseByIds(TaggedStruct, frozen=True):
+class LeaseByIds(StoreCall[tuple[Lease | RedriveError, ...]], frozen=True):
     """→ tuple[Lease | RedriveError, …], one for each id, in order: these items, now. At most MAX_BATCH ids.
 
     An item that is pending or failed is leased, due or not, at any position of its queue; everything else is as with
@@ -127,24 +172,44 @@ class LeaseByIds(TaggedStruct, frozen=True):
     last death stays the same, it does not move and is not answered.
     """
 
+    rank = Rank.LEASES_BY_ID
+
     ids: tuple[ItemId, ...]
     worker: str | None = None
     timeout: int | None = None
     """None takes the lease_timeout of the item's queue."""
     include_dead: bool = False
 
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return self.ids
 
-class Extend(TaggedStruct, frozen=True):
-    """→ Instant, the new deadline: now + timeout. The token stays the same."""
+
+class TokenCall(StoreCall[Given], Generic[Given], frozen=True):
+    """The base of calls on the item that is active under a token."""
+
+    rank = Rank.SETTLES
 
     token: Token
+
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return (item_id_of(self.token),)
+
+
+class Extend(TokenCall[Instant], frozen=True):
+    """→ Instant, the new deadline: now + timeout. The token stays the same."""
+
+    is_repeatable = True
+    runs_beside_others = True
+
     timeout: int | None = None
     """None takes the queue's lease_timeout."""
     queue: str | None = None
     """`WrongQueue` where the item is in another one. None: whichever it is in."""
 
 
-class Complete(TaggedStruct, frozen=True, gc=False):
+class Complete(TokenCall[Settled], frozen=True, gc=False):
     """→ Settled. The item is completed: kept with its result for keep_completed, or removed.
 
     Completion, result and `puts` are one transaction: if any put is refused, so is the completion, with that error.
@@ -157,7 +222,6 @@ class Complete(TaggedStruct, frozen=True, gc=False):
     `InvalidInput` if the item names no such queue, or is a dead letter.
     """
 
-    token: Token
     result: Result | None = None
     puts: tuple[Put, ...] = ()
     keep_result: int | None = None
@@ -165,27 +229,33 @@ class Complete(TaggedStruct, frozen=True, gc=False):
     """As in Extend."""
     reply: Result | None = None
 
+    @property
+    def runs_beside_others(self) -> bool:
+        return all(put.runs_beside_others for put in self.puts)
 
-class Reply(TaggedStruct, frozen=True):
+
+class Reply(TokenCall[Receipt], frozen=True):
     """→ Receipt. Puts a reply into the queue that the item names for them; the lease stays.
 
     If that queue is in another store (`name@store`), the reply is put here and moves there. The errors of Put for that
     queue; `InvalidInput` if the item names none, or is a dead letter.
     """
 
-    token: Token
+    runs_beside_others = True
+    takes_space = True
+
     body: Result
     queue: str | None = None
     """As in Extend."""
 
 
-class Settle(TaggedStruct, frozen=True):
+class Settle(TokenCall[Settled | StaleSettings], frozen=True):
     """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is applied and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). RETURNED is an uncounted release: attempts is decremented, never
     below 0, and no failure is counted, although history and feed have the one that comes along; it never brings Dead.
-    A failure that is not `is_counted` is in the history and the totals of the queue, and the item has as many failures
-    as before: a run beyond those of its retry policy.
+    EXTRA_FAILED is a failure in the history, the feed and the totals of the queue, but the item has as many failures as
+    before: a run beyond those of its retry policy.
     RetryVerdict(failed): failed until now + delay. RetryVerdict(pending): pending at the end of the queue from now +
     delay. Either is held by the names in `held_by` from then on, as by Hold(lasting). Dead: a death record is written;
     the item moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and
@@ -204,7 +274,6 @@ class Settle(TaggedStruct, frozen=True):
     in the same transaction (`gate.close_for_retry_after`). The version stays: no verdict depends on it.
     """
 
-    token: Token
     outcome_kind: OutcomeKind
     verdict: Verdict
     version: int
@@ -212,26 +281,28 @@ class Settle(TaggedStruct, frozen=True):
     note: str | None = None
     worker_is_gone: bool = False
     close_until: Instant | None = None
-    is_counted: bool = True
+
+    @property
+    def runs_beside_others(self) -> bool:
+        return isinstance(self.verdict, RetryVerdict) and self.close_until is None
 
 
-class ReturnLease(TaggedStruct, frozen=True):
+class ReturnLease(TokenCall[Settled], frozen=True):
     """→ Settled. An uncounted release: attempts is decremented, never below 0; pending at its old position, until its
     time if that is to come; dead again if it was leased although it is dead.
 
     Writes a history row only if there is a note.
     """
 
-    token: Token
+    runs_beside_others = True
+
     note: str | None = None
     queue: str | None = None
     """As in Extend."""
 
 
-class StaleSettings(msgspec.Struct, frozen=True):
-    """The verdict was judged by settings that are no longer the newest. Nothing was changed; judge again by these."""
-
-    queue: Queue
+SettleCall = Complete | Settle | ReturnLease | Extend | Reply
+ItemCall = Put | SettleCall | LeaseByIds | LeaseItems
 
 
 def leases_of(result: object) -> Sequence[Lease]:

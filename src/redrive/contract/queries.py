@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.base import MAINTENANCE_BATCH, TaggedStruct
+from redrive.contract.admin_calls import Registration
+from redrive.contract.base import MAINTENANCE_BATCH, StoreQuery
+from redrive.model.arrival import Move
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import Filter, Order
-from redrive.model.ids import ItemId, Token
-from redrive.model.item import Counters, Item, Overrides
+from redrive.model.group import Group
+from redrive.model.ids import ItemId, Token, item_id_of
+from redrive.model.item import Counters, Item, KeptResult, Lease, Overrides
+from redrive.model.operation import Operation
+from redrive.model.queue import Queue, QueueStats
 from redrive.model.text import format_instant, join_lines, pluralize
 
 
-class GetQueue(TaggedStruct, frozen=True):
+class GetQueue(StoreQuery[Queue], frozen=True):
     """→ Queue. Raises QueueNotFound."""
 
     name: str
 
 
-class ListQueues(TaggedStruct, frozen=True):
+class ListQueues(StoreQuery[tuple[Queue, ...]], frozen=True):
     """→ tuple[Queue, …] by name."""
 
 
-class GetStats(TaggedStruct, frozen=True):
+class GetStats(StoreQuery[QueueStats], frozen=True):
     """→ QueueStats. Raises QueueNotFound."""
 
     name: str
 
 
-class ListStats(TaggedStruct, frozen=True):
+class ListStats(StoreQuery[tuple[QueueStats, ...]], frozen=True):
     """→ tuple[QueueStats, …] by name: of all queues, or of those of these names that exist. At most MAX_BATCH names.
 
     One statement, or one round trip, for any number of queues up to MAX_BATCH.
@@ -41,13 +46,17 @@ class ListStats(TaggedStruct, frozen=True):
     names: tuple[str, ...] | None = None
 
 
-class GetItem(TaggedStruct, frozen=True):
+class GetItem(StoreQuery[Item], frozen=True):
     """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
 
     id: ItemId
 
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return (self.id,)
 
-class GetItems(TaggedStruct, frozen=True):
+
+class GetItems(StoreQuery[tuple[Item | None, ...]], frozen=True):
     """→ tuple[Item | None, …]: for each id, in order, the item as GetItem returns it, or None if no such item exists.
 
     At most MAX_BATCH ids. A server may answer for the first ids only, at least one: ask again for the rest.
@@ -55,20 +64,9 @@ class GetItems(TaggedStruct, frozen=True):
 
     ids: tuple[ItemId, ...]
 
-
-class FindItems(TaggedStruct, frozen=True):
-    """→ Page. Items that match, in order, after `cursor`. Examines at most MAX_EXAMINED.
-
-    Dead letters and archived items are ordered by death, others by put or move. An item that matches during all pages
-    and keeps its position appears exactly once; one that dies again in a dead queue, or moves, is at the end from then
-    on. Raises QueueNotFound if the filter names a queue that does not exist, InvalidInput for a cursor of another
-    query.
-    """
-
-    where: Filter
-    order: Order = Order.NEWEST
-    limit: int = 50
-    cursor: str | None = None
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return self.ids
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -83,11 +81,18 @@ class Page(msgspec.Struct, frozen=True):
         return join_lines(f"{pluralize(len(self.items), 'item')}{more}", *map(_in_short, self.items))
 
 
-class CountItems(TaggedStruct, frozen=True):
-    """→ Counted. How many items match, after `cursor`. Examines at most MAX_EXAMINED; dead letters filtered only by
-    `queue` or `fingerprint` are counted without examining them."""
+class FindItems(StoreQuery[Page], frozen=True):
+    """→ Page. Items that match, in order, after `cursor`. Examines at most MAX_EXAMINED.
+
+    Dead letters and archived items are ordered by death, others by put or move. An item that matches during all pages
+    and keeps its position appears exactly once; one that dies again in a dead queue, or moves, is at the end from then
+    on. Raises QueueNotFound if the filter names a queue that does not exist, InvalidInput for a cursor of another
+    query.
+    """
 
     where: Filter
+    order: Order = Order.NEWEST
+    limit: int = 50
     cursor: str | None = None
 
 
@@ -98,28 +103,20 @@ class Counted(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class ListGroups(TaggedStruct, frozen=True):
+class CountItems(StoreQuery[Counted], frozen=True):
+    """→ Counted. How many items match, after `cursor`. Examines at most MAX_EXAMINED; dead letters filtered only by
+    `queue` or `fingerprint` are counted without examining them."""
+
+    where: Filter
+    cursor: str | None = None
+
+
+class ListGroups(StoreQuery[tuple[Group, ...]], frozen=True):
     """→ tuple[Group, …]: the dead letters of a queue, or of all, by fingerprint; the largest first, then the newest,
     then by fingerprint. Raises QueueNotFound."""
 
     queue: str | None = None
     limit: int = 100
-
-
-class ReadFeed(TaggedStruct, frozen=True):
-    """→ FeedPage. Entries after a number, oldest first. Examines at most MAX_EXAMINED.
-
-    `id` selects one item, by any id it had; `before` without `after` returns the newest entries before a number, still
-    oldest first.
-    """
-
-    after: int | None = None
-    limit: int = 100
-    queue: str | None = None
-    id: ItemId | None = None
-    kinds: tuple[FeedKind, ...] | None = None
-    operation: str | None = None
-    before: int | None = None
 
 
 class FeedPage(msgspec.Struct, frozen=True):
@@ -136,7 +133,27 @@ class FeedPage(msgspec.Struct, frozen=True):
         return join_lines(f"{count}{'; there are more' if self.more else ''}", *map(str, self.entries))
 
 
-class GetIdempotencyOwners(TaggedStruct, frozen=True):
+class ReadFeed(StoreQuery[FeedPage], frozen=True):
+    """→ FeedPage. Entries after a number, oldest first. Examines at most MAX_EXAMINED.
+
+    `id` selects one item, by any id it had; `before` without `after` returns the newest entries before a number, still
+    oldest first.
+    """
+
+    after: int | None = None
+    limit: int = 100
+    queue: str | None = None
+    id: ItemId | None = None
+    kinds: tuple[FeedKind, ...] | None = None
+    operation: str | None = None
+    before: int | None = None
+
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return () if self.id is None else (self.id,)
+
+
+class GetIdempotencyOwners(StoreQuery[Mapping[str, ItemId]], frozen=True):
     """→ Mapping[str, ItemId]: for each idempotency key that an item of the queue holds which is pending, failed or
     active, and whose time is not over, that item. Raises QueueNotFound."""
 
@@ -144,7 +161,7 @@ class GetIdempotencyOwners(TaggedStruct, frozen=True):
     keys: tuple[str, ...]
 
 
-class GetItemsByKey(TaggedStruct, frozen=True):
+class GetItemsByKey(StoreQuery[tuple[Item | None, ...]], frozen=True):
     """→ tuple[Item | None, …]: for each idempotency key of the queue, in order, the item that a put under it would be a
     duplicate of, also if it moved to another queue, as GetItem returns it; None if the key is not known, or the item is
     gone. Raises QueueNotFound.
@@ -156,26 +173,19 @@ class GetItemsByKey(TaggedStruct, frozen=True):
     keys: tuple[str, ...]
 
 
-class GetOperation(TaggedStruct, frozen=True):
+class GetOperation(StoreQuery[Operation], frozen=True):
     """→ Operation. Raises OperationNotFound."""
 
     id: str
 
 
-class ListOperations(TaggedStruct, frozen=True):
+class ListOperations(StoreQuery[tuple[Operation, ...]], frozen=True):
     """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `active_only` only
     those that are running or watching."""
 
     unfinished: bool = False
     limit: int = 100
     active_only: bool = False
-
-
-class GetOverdue(TaggedStruct, frozen=True):
-    """→ tuple[Overdue, …]: expired leases, and expired pending or failed items; oldest first."""
-
-    queue: str | None = None
-    limit: int = MAINTENANCE_BATCH
 
 
 class Overdue(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -192,19 +202,34 @@ class Overdue(msgspec.Struct, frozen=True, omit_defaults=True):
     """As in Lease."""
 
 
-class GetLease(TaggedStruct, frozen=True):
+class GetOverdue(StoreQuery[tuple[Overdue, ...]], frozen=True):
+    """→ tuple[Overdue, …]: expired leases, and expired pending or failed items; oldest first."""
+
+    queue: str | None = None
+    limit: int = MAINTENANCE_BATCH
+
+
+class GetLease(StoreQuery[Lease], frozen=True):
     """→ Lease, as the token's holder got it. Raises LeaseLost. What the judge needs when only a token is at hand."""
 
     token: Token
 
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return (item_id_of(self.token),)
 
-class GetLeasedItem(TaggedStruct, frozen=True):
+
+class GetLeasedItem(StoreQuery[Item], frozen=True):
     """→ Item that the token holds, as GetItem returns it. Raises LeaseLost. For a consumer that may not read others."""
 
     token: Token
 
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return (item_id_of(self.token),)
 
-class ListWorkerLeases(TaggedStruct, frozen=True):
+
+class ListWorkerLeases(StoreQuery[tuple[Lease, ...]], frozen=True):
     """→ tuple[Lease, …]: leases of workers of that name, as GetLease returns them; by time of the lease, then by
     position. Examines every lease."""
 
@@ -212,7 +237,7 @@ class ListWorkerLeases(TaggedStruct, frozen=True):
     limit: int = MAINTENANCE_BATCH
 
 
-class GetResult(TaggedStruct, frozen=True):
+class GetResult(StoreQuery[KeptResult | None], frozen=True):
     """→ KeptResult | None: the result that Complete kept, until it expires.
 
     Any id of the item in this store finds it: the id of the put also after a death and a redrive.
@@ -221,18 +246,11 @@ class GetResult(TaggedStruct, frozen=True):
     id: ItemId
 
 
-class ListRegistrations(TaggedStruct, frozen=True):
+class ListRegistrations(StoreQuery[tuple[Registration, ...]], frozen=True):
     """→ tuple[Registration, …] by name: those of a kind, or the one of a name, whose time is not over."""
 
     kind: str
     name: str | None = None
-
-
-class ListAudit(TaggedStruct, frozen=True):
-    """→ tuple[AuditEntry, …], newest first, those before `before` (a `number`)."""
-
-    limit: int = 100
-    before: int | None = None
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -253,8 +271,11 @@ class AuditEntry(msgspec.Struct, frozen=True):
         return f"{format_instant(self.at)} {self.actor}: {self.verb}, {pluralize(self.count, 'item')}{where}{told}"
 
 
-class ListMoveTargets(TaggedStruct, frozen=True):
-    """→ tuple[MoveTarget, …] by address: queues of other stores to which items are moving."""
+class ListAudit(StoreQuery[tuple[AuditEntry, ...]], frozen=True):
+    """→ tuple[AuditEntry, …], newest first, those before `before` (a `number`)."""
+
+    limit: int = 100
+    before: int | None = None
 
 
 class MoveTarget(msgspec.Struct, frozen=True):
@@ -266,7 +287,11 @@ class MoveTarget(msgspec.Struct, frozen=True):
     """Since when the first of them is moving."""
 
 
-class ListMoves(TaggedStruct, frozen=True):
+class ListMoveTargets(StoreQuery[tuple[MoveTarget, ...]], frozen=True):
+    """→ tuple[MoveTarget, …] by address: queues of other stores to which items are moving."""
+
+
+class ListMoves(StoreQuery[tuple[Move, ...]], frozen=True):
     """→ tuple[Move, …]: items that are moving to one queue, or to any; oldest first.
 
     At most `limit`, and no more once their payloads come to MOVE_BATCH_BYTES.
@@ -276,14 +301,6 @@ class ListMoves(TaggedStruct, frozen=True):
     limit: int = 100
 
 
-class ListOpenMoves(TaggedStruct, frozen=True):
-    """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
-
-    store: str
-    limit: int = 100
-    after: ItemId | None = None
-
-
 class OpenMove(msgspec.Struct, frozen=True):
     """An item that was received, and that the other store may still have."""
 
@@ -291,9 +308,46 @@ class OpenMove(msgspec.Struct, frozen=True):
     source_id: ItemId
 
 
-class GetNextDue(TaggedStruct, frozen=True):
+class ListOpenMoves(StoreQuery[tuple[OpenMove, ...]], frozen=True):
+    """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
+
+    store: str
+    limit: int = 100
+    after: ItemId | None = None
+
+
+class GetNextDue(StoreQuery[Instant | None], frozen=True):
     """→ Instant | None: when maintenance next has something to do (an item is due or expires, a lease expires, the next
     step of an operation may run)."""
+
+
+Query = (
+    GetQueue
+    | ListQueues
+    | GetStats
+    | ListStats
+    | GetItem
+    | GetItems
+    | FindItems
+    | CountItems
+    | ListGroups
+    | ReadFeed
+    | GetIdempotencyOwners
+    | GetItemsByKey
+    | GetOperation
+    | ListOperations
+    | GetOverdue
+    | GetLease
+    | GetLeasedItem
+    | ListWorkerLeases
+    | GetResult
+    | ListRegistrations
+    | ListAudit
+    | ListMoveTargets
+    | ListMoves
+    | ListOpenMoves
+    | GetNextDue
+)
 
 
 def matches_feed_query(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:

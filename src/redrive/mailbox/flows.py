@@ -14,11 +14,11 @@ from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
+from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLeasedItem, GetStats
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
-from redrive.errors import ConfirmationMismatch, InvalidPayload
+from redrive.errors import InvalidPayload
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of, item_of_letter
 from redrive.mailbox.loop_types import MainLoopRequest
@@ -30,13 +30,13 @@ from redrive.mailbox.mailbox_errors import (
 )
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
-from redrive.model.filter import Filter
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Receipt, Result, Status
 from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
 from redrive.model.payload import decode_payload
 from redrive.model.queue import QueueStats
+from redrive.model.queue_options import QueueOptions
 from redrive.model.state_machine import Verb
 from redrive.task.result_handle import await_result
 
@@ -50,7 +50,7 @@ DEFAULT_VISIBILITY_SECONDS = 30
 RESULT_GRACE = MINUTE
 """How much longer than its requester waits for it a result is kept."""
 _LONGEST_RESULT = 30 * DAY
-DEAD_LETTER_SETTINGS = {"max_attempts": 0, "max_losses": 5}
+DEAD_LETTER_SETTINGS: QueueOptions = {"max_attempts": 0, "max_losses": 5}
 """Settings of a dead-letter mailbox: a letter dies there only if it kills its consumers."""
 _SHORTEST = 1
 """The shortest lease, in microseconds: it expires immediately."""
@@ -100,7 +100,8 @@ def new_message(
 
 def send(queue: str, item: NewItem) -> Flow[ItemId]:
     """Put a message."""
-    receipts: tuple[Receipt, ...] = yield from commit_call(Put(queue, (item,)))
+    receipts = yield from commit_call(Put(queue, (item,)))
+    assert isinstance(receipts, tuple)  # it brings no verdict
     return receipts[0].id
 
 
@@ -270,10 +271,6 @@ def count(queue: str) -> Flow[int]:
 
 def purge(core: Core, queue: str, confirm: int) -> Flow[int]:
     """Delete all messages that no consumer holds, if they are as many as were confirmed. Returns how many."""
-    stats: QueueStats = yield from run_query(GetStats(queue))
-    if stats.pending + stats.failed != confirm:
-        raise ConfirmationMismatch(f"mailbox '{queue}'", confirm, stats.pending + stats.failed)
-    removed = 0
-    for status in (Status.PENDING, Status.FAILED):
-        removed += len((yield from clearance.clear(core, Filter(queue=queue, status=status), None, final=True)))
-    return removed
+    statuses = (Status.PENDING, Status.FAILED)
+    flow = clearance.clear_queue(core, queue, statuses, final=True, confirm=confirm, named="mailbox")
+    return (yield from flow).cleared

@@ -53,7 +53,7 @@ class GroupWorker:
         _log.info(
             "worker_started",
             worker=self.name,
-            store=", ".join(dict.fromkeys(broker._core.store.name for broker in group.brokers)),
+            store=", ".join(dict.fromkeys(broker.core.store.name for broker in group.brokers)),
             queues=_mailboxes(loops),
             slots=len(loops),
         )
@@ -132,7 +132,7 @@ class GroupWorker:
 
 def _place(broker: Broker) -> tuple[str, str]:
     """The store and namespace of a broker. Mailboxes that were made with a URL have a broker each."""
-    store = broker._core.store
+    store = broker.core.store
     return store.name, store.namespace
 
 

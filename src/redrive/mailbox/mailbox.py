@@ -1,4 +1,4 @@
-# Generated from async_mailbox.py by tools/blocking_api.py; edit that file.
+# Generated from mailbox/async_mailbox.py by tools/blocking_api.py; edit that file.
 """`Mailbox`: typed messages with replies on a queue."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedE
 from redrive.mailbox.message import Message
 from redrive.model.duration import DurationInput
 from redrive.model.limits import DEFAULT_PRIORITY, make_address, split_address
+from redrive.model.queue_options import QueueOptions
 from redrive.worker.worker import worker_name
 
 T = TypeVar("T")
@@ -52,13 +53,14 @@ class Mailbox(Generic[T, R]):
         *,
         body: type[T] | None = None,
         reply: type[R] | None = None,
-        settings: Mapping[str, Any] | None = None,
+        settings: QueueOptions | None = None,
     ) -> None:
         self.name = queue_name(name)
         self._body_type: BodyType[T] = BodyType("body", body)
         self._reply_type: BodyType[R] = BodyType("reply", reply)
-        defaults = flows.DEAD_LETTER_SETTINGS if self._body_type.is_a(DeadLetter) else {}
-        self._settings = {**defaults, **(settings or {})}
+        self._settings: QueueOptions = {**(settings or {})}
+        if self._body_type.is_a(DeadLetter):
+            self._settings = {**flows.DEAD_LETTER_SETTINGS, **self._settings}
         self._owns_broker = isinstance(broker, str)
         self._broker = connect(broker, token=token_for(broker)) if isinstance(broker, str) else broker
         if not isinstance(self._broker, Broker):
@@ -203,7 +205,7 @@ class Mailbox(Generic[T, R]):
 
     @property
     def _core(self) -> Core:
-        return self._broker._core
+        return self._broker.core
 
     def _message(self, body: T, *, expire_timeout: DurationInput | None, **options: Any) -> NewItem:
         """The item of a message, checked and encoded."""
@@ -212,7 +214,7 @@ class Mailbox(Generic[T, R]):
         return flows.new_message(self._body_type.encode(body), request_id=request_id, expire_timeout=expiry, **options)
 
     def _run(self, flow: Flow[_Any]) -> _Any:
-        return self._broker._run(flow)
+        return self._broker.run_flow(flow)
 
     def _open(self) -> None:
         """Create the queue if it does not exist, before the first use."""

@@ -1,4 +1,4 @@
-# Generated from async_message.py by tools/blocking_api.py; edit that file.
+# Generated from mailbox/async_message.py by tools/blocking_api.py; edit that file.
 """`Message`: one delivery of a message."""
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class StoreResolver(Generic[T]):
     def resolve(self, name: str) -> Mailbox[T, None]:
         """Open the mailbox, which must exist."""
         queue, store = split_address(check_address("mailbox", name))
-        elsewhere = store is not None and store != self._broker._core.store.name
+        elsewhere = store is not None and store != self._broker.core.store.name
         broker = self._broker.on_store(store) if elsewhere and store is not None else self._broker
         mailbox: Mailbox[T, None] = Mailbox(broker, queue, body=self._body)
         mailbox._check_exists()

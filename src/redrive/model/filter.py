@@ -11,16 +11,13 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.classify import ErrorClass, names_of
 from redrive.model.death import Cause, DeadReason
-from redrive.model.ids import MAX_NUMBER, ItemId
+from redrive.model.ids import HEXADECIMAL, MAX_NUMBER, ItemId
 from redrive.model.item import Counters, Status
 
 MAX_IDS = 10_000
 """How many ids a filter may list."""
 MAX_EXAMINED = 10_000
 """How many items one call looks at. A page may therefore be short, and carries a cursor to go on from."""
-
-
-_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class Order(StrEnum):
@@ -31,48 +28,29 @@ class Order(StrEnum):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Items that meet every condition given; None asks for nothing."""
+    """Items that meet every condition given; None asks for nothing. `Conditions` says what each means."""
 
     status: Status | None = Status.DEAD
-    """DEAD means every dead letter: items with that status, and those that came to a dead queue by their death. None
-    means items in any status but archived, and archived ones too where `ids`, `id_prefix` or `operation` name them or
-    `archived` asks for them."""
     queue: str | None = None
-    """Where they are now."""
     origin_queue: str | None = None
-    """Where they were put first."""
     reason: DeadReason | None = None
     error_type: str | None = None
-    """The full name, the package and the class, or the class alone."""
     error_class: ErrorClass | None = None
     fingerprint: str | None = None
     words: str | None = None
-    """Words in the error or the payload, all of them; `wor*` is a prefix. Only dead letters have words."""
     since: Instant | None = None
-    """Died at this instant or later (dead); put then (other statuses). Of archived items, what retention counts from:
-    their death or completion, else the instant at which they were archived."""
     until: Instant | None = None
-    """The same, before this instant."""
     min_attempts: int | None = None
-    """At least so many attempts, for dead letters those at their last death."""
     min_redrives: int | None = None
-    """Were brought back at least so often: 1 means that they died again."""
     max_redrives: int | None = None
     headers: Mapping[str, str] | None = None
-    """Have all of these headers with these values."""
     held: bool | None = None
     held_by: str | None = None
-    """This name is among those that hold them."""
     operation: str | None = None
-    """Were changed by this operation."""
     ids: tuple[ItemId, ...] | None = None
-    """Are among these. An earlier id stands for the item that had it."""
     id_prefix: str | None = None
-    """Their id begins with these digits: 8 of them tell items apart."""
     archived: bool | None = None
-    """True: archived items too, where no status is asked for."""
     dropped: bool | None = None
-    """True: only archived items that were dropped. False: none of them."""
 
     @property
     def is_for_dead_letters(self) -> bool:
@@ -177,7 +155,7 @@ def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
     if cursor is None:
         return None
     kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]
-    if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
+    if kind != _cursor_kind(where, order) or not set(digits) <= HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
         raise InvalidInput(
             f"{short_repr(cursor, 40)} is not a cursor of this search; pass the cursor of the previous page with the "
             f"same filter and order, or none to start over"

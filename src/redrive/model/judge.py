@@ -27,6 +27,8 @@ class OutcomeKind(StrEnum):
 
     FAILED = "failed"
     """The worker reported a failure."""
+    EXTRA_FAILED = "extra_failed"
+    """A run beyond those of the retry policy failed: the item has as many failures as before."""
     LOST = "lost"
     """The lease ran out."""
     RELEASED = "released"
@@ -37,6 +39,11 @@ class OutcomeKind(StrEnum):
     """The expire deadline passed while nobody worked on it."""
     BURIED = "buried"
     """A worker or a person made it dead."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a failure was reported, counted or not."""
+        return self in (OutcomeKind.FAILED, OutcomeKind.EXTRA_FAILED)
 
 
 class RetryVerdict(msgspec.Struct, frozen=True, tag=True):
@@ -71,10 +78,10 @@ class Dead(msgspec.Struct, frozen=True, tag=True):
 Verdict = RetryVerdict | Dead
 
 
-def count_outcome(counters: Counters, outcome_kind: OutcomeKind, *, is_counted: bool = True) -> Counters:
-    """The counters once an ending is counted, if it is."""
+def count_outcome(counters: Counters, outcome_kind: OutcomeKind) -> Counters:
+    """The counters after an outcome."""
     match outcome_kind:
-        case OutcomeKind.FAILED if is_counted:
+        case OutcomeKind.FAILED:
             return msgspec.structs.replace(counters, failures=counters.failures + 1)
         case OutcomeKind.LOST:
             return msgspec.structs.replace(counters, losses=counters.losses + 1)
@@ -86,6 +93,7 @@ def count_outcome(counters: Counters, outcome_kind: OutcomeKind, *, is_counted: 
 
 RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
     OutcomeKind.FAILED: (Status.FAILED, Status.PENDING),
+    OutcomeKind.EXTRA_FAILED: (Status.FAILED, Status.PENDING),
     OutcomeKind.LOST: (Status.PENDING,),
     OutcomeKind.RELEASED: (Status.PENDING,),
     OutcomeKind.RETURNED: (Status.PENDING,),
@@ -144,7 +152,7 @@ def judge(
     reason = _cause_of_death(settings, outcome_kind, counters, failure, expired)
     if reason is not None:
         return dead_verdict(settings, reason, failure)
-    if outcome_kind is not OutcomeKind.FAILED:
+    if not outcome_kind.is_failure:
         return RetryVerdict(delay)
     rule = backoff_for(settings.retry, failure)
     pause = retry_delay(rule, counters.failures, jitter, backoffs or {})
@@ -219,7 +227,7 @@ def _cause_of_death(
     attempts_limit = settings.attempts_limit
     if outcome_kind is OutcomeKind.BURIED:
         return DeadReason.BURIED
-    if outcome_kind is OutcomeKind.FAILED and _is_final(settings, failure):
+    if outcome_kind.is_failure and _is_final(settings, failure):
         return DeadReason.FINAL_ERROR
     if expired or outcome_kind is OutcomeKind.EXPIRED:
         return DeadReason.EXPIRED
@@ -227,7 +235,7 @@ def _cause_of_death(
         return DeadReason.WORKER_LOST
     if attempts_limit and counters.attempts >= attempts_limit:
         return DeadReason.MAX_ATTEMPTS
-    if outcome_kind is OutcomeKind.FAILED and counters.failures >= max(1, settings.retry.attempts):
+    if outcome_kind.is_failure and counters.failures >= max(1, settings.retry.attempts):
         return DeadReason.RETRIES_EXHAUSTED
     return None
 

@@ -9,6 +9,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, ItemActive, WrongStatus
+from redrive.model.delivery_end import DEADLY_EVENTS
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Status
 from redrive.model.limits import make_address
@@ -18,9 +19,6 @@ from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
 DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE})
 """Verbs that are for dead letters only."""
 _FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
-_ENDINGS = frozenset(
-    {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
-)
 
 
 class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
@@ -174,7 +172,7 @@ def death_text(death: Death, history: Iterable[HistoryEntry]) -> str:
 
 def is_outcome_of_death(death: Death, entry: HistoryEntry) -> bool:
     """Whether a row of the history may be the one that tells of this death. Of several, the last one is."""
-    return entry.at == death.at and entry.queue == death.queue and entry.event in _ENDINGS
+    return entry.at == death.at and entry.queue == death.queue and entry.event in DEADLY_EVENTS
 
 
 class ManualAction(msgspec.Struct, frozen=True):

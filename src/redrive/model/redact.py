@@ -30,11 +30,13 @@ from redrive.model.word_search import any_of
 
 Kind = Literal["payload", "headers", "text"]
 Redact: TypeAlias = Callable[[Kind, Any], Any]
-"""What `connect(redact=…)` takes: the kind and the value as it is → the value as it may be shown.
+"""A function for `connect(redact=…)`: the kind and the value as it is → the value as it may be shown.
 
 payload: what was put, decoded from JSON, or bytes. headers: a table of names and texts. text: an error text, a
 traceback, a title or a note.
 """
+RedactOption: TypeAlias = Redact | Mapping[str, Any] | RedactRules | Literal[False] | None
+"""What `connect(redact=…)` takes."""
 
 _MAX_ROUNDS = 8
 """A text that shows yet another secret after so many rounds was made to."""

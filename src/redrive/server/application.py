@@ -7,18 +7,19 @@ app = application("sqlite:///jobs.db")   # an ASGI application: run it with uvic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
+from typing import Unpack
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.connect import connect_async
 from redrive.model.limits import DEFAULT_URL
+from redrive.model.options import BrokerOptions
 from redrive.server.asgi import Server
-from redrive.server.auth.authentication import Authenticator, TokenAuthenticator
+from redrive.server.authentication import Authenticator, TokenAuthenticator
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.host_check import AllowedHosts
 from redrive.server.request_limits import Limits
-from redrive.server.routes import all_routes, store_api
+from redrive.server.routes import ROUTES, store_api
 from redrive.server.routes.system import PAGES
 
 
@@ -29,28 +30,27 @@ def application(
     limits: Limits | None = None,
     hosts: Collection[str] | None = (),
     max_dead: int | None = None,
-    stores: Mapping[str, str] | None = None,
-    **options: Any,
+    **options: Unpack[BrokerOptions],
 ) -> Server:
     """A server of all namespaces of a store, each opened when it is first asked for.
 
     access: who may call; without, whoever has one of the tokens that are in the store, and anybody until there is one.
     hosts: names that it answers to beside addresses and localhost, where no token is asked for; None: to any.
     max_dead: with more dead letters in a namespace than this, health is degraded.
-    stores and options are those of `connect`.
+    The options are those of `connect`.
 
     Where it is mounted in another application, call `close` when that ends.
     """
 
     def open_one(namespace: str) -> AsyncBroker:
-        broker = connect_async(url, namespace=namespace, stores=stores, **options)
+        broker = connect_async(url, namespace=namespace, **options)
         _ = broker.metrics  # from now on it counts
         return broker
 
     brokers = BrokerPool(open_one)
     return Server(
         brokers,
-        (*all_routes(brokers), *store_api.routes()),
+        (*ROUTES, *store_api.routes()),
         access or TokenAuthenticator(brokers),
         limits,
         pages=PAGES,

@@ -11,13 +11,15 @@ from typing import Any
 
 import msgspec
 
+from redrive.auth.bound_broker import BoundBroker
+from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal
 from redrive.errors import Forbidden, InvalidInput, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
-from redrive.server.auth.authentication import Authenticator, NoAuthentication
+from redrive.server.authentication import Authenticator, NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.host_check import AllowedHosts
 from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
-from redrive.server.request import JSON, MESSAGEPACK, KnownLeases, Receive, Request, Response
+from redrive.server.request import JSON, MESSAGEPACK, Receive, Request, Response
 from redrive.server.request_limits import DEFAULT_LIMITS, BodyBudget, Limits, RequestResources
 from redrive.server.responses import RequestTimeout, UnsupportedMediaType, http_error, refusal
 from redrive.server.route import Route
@@ -144,7 +146,8 @@ class Server:
     ) -> Response:
         route, decoder = served.route, served.decoder
         body = await self._body(headers, receive, hold)
-        namespace = headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
+        named = headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
+        namespace = route.namespace or named
         call: Any = body
         if decoder is not None:
             if len(body) > _LARGE_BODY:
@@ -154,11 +157,14 @@ class Server:
             except (ValueError, RecursionError) as error:
                 raise _not_taken(route, error) from None
             body = b""  # what the call keeps of it is in the call
-            if principal is not UNAUTHENTICATED_ADMIN:
-                principal.check(route.permission, namespace, route.queues(call))
+            if principal is not UNAUTHENTICATED_ADMIN and not principal.may_somewhere(route.permission, namespace):
+                raise Forbidden(route.permission, namespace)
         elif not principal.may_enter(namespace):
             raise Forbidden(route.permission, namespace)
-        broker = await self.brokers.acquire(namespace, hold)
+        unbound = await self.brokers.acquire(namespace, hold)
+        broker = unbound
+        if decoder is not None and principal is not UNAUTHENTICATED_ADMIN:
+            broker = BoundBroker(unbound, Caller(principal, namespace, unbound.core, self._leases))
         request = Request(
             broker,
             principal,
@@ -171,6 +177,7 @@ class Server:
             self.access,
             hold,
             self._leases,
+            unbound,
         )
         answer = await route.handler(request, call)
         return answer if answer.__class__ is Response else Response(200, _encode(answer))

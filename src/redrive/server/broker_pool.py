@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from redrive.broker.async_broker import AsyncBroker
-from redrive.broker.flow import raise_if_refused
-from redrive.contract import Call
-from redrive.errors import Closed, RedriveError
+from redrive.errors import Closed
 from redrive.model.limits import check_name
 from redrive.server.request_limits import Busy, NamespaceUse, RequestResources
 
@@ -111,20 +108,3 @@ class BrokerPool:
 
 def _is_idle(opened: NamespaceUse) -> bool:
     return not (opened.uses or opened.stays)
-
-
-async def commit_one(broker: AsyncBroker, call: Call) -> Any:
-    """The result of one call. Raises where it was refused."""
-    return raise_if_refused(await broker._core.committer.submit(call))
-
-
-async def commit(broker: AsyncBroker, calls: Iterable[Call]) -> list[Any]:
-    """The results of calls that are handed in together. Each stands for itself: an error is among the results."""
-    handed = tuple(calls)
-    committer = broker._core.committer
-    try:
-        if len(handed) == 1:
-            return [await committer.submit(handed[0])]
-        return (await committer.submit_many(handed)).results if handed else []
-    except RedriveError as error:
-        return [error] * len(handed)

@@ -14,6 +14,7 @@ import msgspec
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
+from redrive.broker.flow import run_query
 from redrive.broker.flows.inspection import query, wait_beyond
 from redrive.contract.queries import FeedPage, GetItem, ReadFeed
 from redrive.errors import ItemNotFound, RedriveError
@@ -30,14 +31,19 @@ _following: dict[Core, _Followers] = {}
 """Where somebody waits."""
 
 
-async def wait_for_feed(broker: AsyncBroker, after: int, seconds: float, **wanted: Any) -> FeedPage:
-    """What happens next behind a number, of what is wanted; an empty page when the time is over."""
+async def wait_for_feed(
+    broker: AsyncBroker, unbound: AsyncBroker, after: int, seconds: float, **wanted: Any
+) -> FeedPage:
+    """What happens next behind a number, of what is wanted; an empty page when the time is over.
+
+    All callers of a namespace wait together, by `unbound`; each reads by its own broker.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     asked = query(after=after, **wanted)
     while True:
         ids = await _ids(broker, asked.id)
-        with _listening(broker, asked, ids) as told:
+        with _listening(unbound, asked, ids) as told:
             page = await broker.feed(after=asked.after, **wanted)  # also what came before it listened
             if page.entries or (not page.more and loop.time() >= end):
                 return page
@@ -53,7 +59,7 @@ async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
     if id is None:
         return ()
     try:
-        item: Item = await asyncio.get_running_loop().run_in_executor(None, broker._core.read, GetItem(id))
+        item: Item = await broker.run_flow(run_query(GetItem(id)))
     except ItemNotFound:
         return {id}
     return {id, item.id}
@@ -62,9 +68,9 @@ async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
 @contextlib.contextmanager
 def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> Iterator[asyncio.Future[None]]:
     """What is done once something may have happened that is asked for."""
-    followers = _following.get(broker._core)
+    followers = _following.get(broker.core)
     if followers is None:
-        followers = _following[broker._core] = _Followers(broker)
+        followers = _following[broker.core] = _Followers(broker)
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     keys = _keys_of(asked, ids)
     followers.add(told, keys, asked.after or 0)
@@ -74,7 +80,7 @@ def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> It
         followers.remove(told, keys)
         if followers.is_empty:
             followers.close()
-            del _following[broker._core]
+            del _following[broker.core]
 
 
 class _Followers:
@@ -111,7 +117,7 @@ class _Followers:
         try:
             while True:
                 began = time()
-                page = await self._broker._run(wait_beyond(self._broker._core, number))
+                page = await self._broker.run_flow(wait_beyond(self._broker.core, number))
                 number = page.last
                 self._tell(self._waiting.keys() & _keys_in(page.entries))
                 await asyncio.sleep(max(0.0, began + PAUSE_SECONDS - time()))

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.validation import to_instant
-from redrive.clock import Instant
+from redrive.clock import EPOCH, Instant
 from redrive.errors import InvalidDuration, RedriveError, RequestTooLarge
-from redrive.model.classify import ErrorClass
+from redrive.model import duration
+from redrive.model.breaker import BreakerRule
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
-from redrive.model.filter import Filter
-from redrive.model.limits import MAX_LABEL_CHARS, MAX_NAME_CHARS
-from redrive.model.retry_policy import RETRY_KEYS
+from redrive.model.declaration import Option, options_of, texts_of
+from redrive.model.filter import MAX_IDS, Filter
+from redrive.model.ids import ID_DIGITS, TOKEN_DIGITS
+from redrive.model.limits import MAX_COUNT, MAX_LABEL_CHARS, MAX_NAME_CHARS
+from redrive.model.options import Conditions, ItemOptions, OperationOptions
+from redrive.model.queue_options import QueueOptions
+from redrive.model.redact_rules import RedactRules
+from redrive.model.retry_policy import RETRY_KEYS, RetryInput
 from redrive.model.search_terms import MAX_QUERY_CHARS
 from redrive.model.text import to_rfc3339
 from redrive.server.request import Request
 
 MAX_TEXT_CHARS = 1_000_000
 """Of an error or a note in a request; far less of it is kept."""
-_ID_DIGITS = 32
-_TOKEN_DIGITS = 48
+SCHEMA_REFERENCE = "#/components/schemas/{name}"
+"""How one part of the document refers to another."""
 
 QueueName: TypeAlias = Annotated[
     str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="The name of a queue.", examples=["emails"])
 ]
 Label: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
-ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=_ID_DIGITS, description="The id of an item.")]
+ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=ID_DIGITS, description="The id of an item.")]
+ItemIds: TypeAlias = Annotated[list[ItemIdText], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
+SearchText: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARS)]
 TokenText: TypeAlias = Annotated[
-    str, msgspec.Meta(max_length=_TOKEN_DIGITS, description="What the lease gave for this item.")
+    str, msgspec.Meta(max_length=TOKEN_DIGITS, description="What the lease gave for this item.")
 ]
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="Most that one answer has.")]
 Cursor: TypeAlias = (
     Annotated[str, msgspec.Meta(max_length=100, description="Where to go on: the cursor of the answer before.")] | None
@@ -70,8 +78,6 @@ def check_page(request: Request, size: int) -> None:
     if size > request.limits.page:
         raise RequestTooLarge("the limit of the page", request.limits.page)
 
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 InstantInput: TypeAlias = Annotated[
     str,
@@ -127,7 +133,7 @@ def read_instant(what: str, text: str) -> Instant:
 
 def read_datetime(what: str, text: str) -> datetime:
     """The same as a datetime."""
-    return _EPOCH + timedelta(microseconds=read_instant(what, text))
+    return EPOCH + timedelta(microseconds=read_instant(what, text))
 
 
 def read_since(what: str, value: str | float) -> datetime | str | float:
@@ -141,56 +147,83 @@ NAMES = tuple(name for name in Filter.__struct_fields__ if name != "status")
 """Every condition but the status."""
 
 
+def about(declared: Any) -> Mapping[str, msgspec.Meta]:
+    """What each option means, by name: for `priority: Annotated[Priority, ITEM["priority"]]`."""
+    return {name: msgspec.Meta(description=text) for name, text in texts_of(declared).items()}
+
+
+ITEM = about(ItemOptions)
+CONDITION = about(Conditions)
+OPERATION = about(OperationOptions)
+
+
 class FilterFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items that meet every condition given."""
 
-    queue: Annotated[QueueName | None, msgspec.Meta(description="Where they are now.")] = None
-    origin_queue: Annotated[QueueName | None, msgspec.Meta(description="Where they were put first.")] = None
-    reason: DeadReason | None = None
-    error_type: Annotated[Label | None, msgspec.Meta(description="The class of the error, in full or its name.")] = None
-    error_class: ErrorClass | None = None
-    fingerprint: Annotated[Label | None, msgspec.Meta(description="Of a group: one cause.")] = None
-    words: (
-        Annotated[
-            str,
-            msgspec.Meta(
-                max_length=MAX_QUERY_CHARS,
-                description="Words in the error or the payload; `wor*` is a prefix. Needs the right payloads.",
-            ),
-        ]
-        | None
-    ) = None
-    since: SinceInput | None = None
-    until: SinceInput | None = None
-    min_attempts: Count | None = None
-    min_redrives: Count | None = None
-    max_redrives: Count | None = None
-    headers: Annotated[
-        dict[str, str] | None,
-        msgspec.Meta(description="Have these headers with these values. Needs the right payloads."),
-    ] = None
-    held: bool | None = None
-    held_by: Label | None = None
-    operation: Annotated[Label | None, msgspec.Meta(description="Were changed by this operation.")] = None
-    ids: (
-        Annotated[list[ItemIdText], msgspec.Meta(min_length=1, max_length=10_000, description="Are among these.")]
-        | None
-    ) = None
-    id_prefix: Annotated[ItemIdText | None, msgspec.Meta(description="Their id begins with these digits.")] = None
-    archived: Annotated[bool | None, msgspec.Meta(description="true: archived ones too, where the status is any.")] = (
-        None
-    )
-    dropped: Annotated[
-        bool | None, msgspec.Meta(description="true: archived ones that were dropped; false: none of them.")
-    ] = None
+    queue: Annotated[QueueName | None, CONDITION["queue"]] = None
+    origin_queue: Annotated[QueueName | None, CONDITION["origin_queue"]] = None
+    reason: Annotated[DeadReason | None, CONDITION["reason"]] = None
+    error_type: Annotated[Label | None, CONDITION["error_type"]] = None
+    error_class: Annotated[ErrorClass | None, CONDITION["error_class"]] = None
+    fingerprint: Annotated[Label | None, CONDITION["fingerprint"]] = None
+    words: Annotated[SearchText | None, CONDITION["words"]] = None
+    since: Annotated[SinceInput | None, CONDITION["since"]] = None
+    until: Annotated[SinceInput | None, CONDITION["until"]] = None
+    min_attempts: Annotated[Count | None, CONDITION["min_attempts"]] = None
+    min_redrives: Annotated[Count | None, CONDITION["min_redrives"]] = None
+    max_redrives: Annotated[Count | None, CONDITION["max_redrives"]] = None
+    headers: Annotated[dict[str, str] | None, CONDITION["headers"]] = None
+    held: Annotated[bool | None, CONDITION["held"]] = None
+    held_by: Annotated[Label | None, CONDITION["held_by"]] = None
+    operation: Annotated[Label | None, CONDITION["operation"]] = None
+    ids: Annotated[ItemIds | None, CONDITION["ids"]] = None
+    id_prefix: Annotated[ItemIdText | None, CONDITION["id_prefix"]] = None
+    archived: Annotated[bool | None, CONDITION["archived"]] = None
+    dropped: Annotated[bool | None, CONDITION["dropped"]] = None
 
 
-def parse_filter(request: Request, call: FilterFields) -> dict[str, Any]:
-    """The conditions that a call gives, as the broker takes them.
-
-    Whoever asks whether an item has a word or a header learns what is in it.
-    """
-    if call.words is not None or call.headers is not None:
-        request.check(Permission.READ_PAYLOADS, call.queue)
+def parse_filter(call: FilterFields) -> dict[str, Any]:
+    """The conditions that a call gives, as the broker takes them."""
     given = {name: value for name in NAMES if (value := getattr(call, name)) is not None}
     return given | {name: read_since(name, given[name]) for name in ("since", "until") if name in given}
+
+
+_TYPES: Mapping[Any, Any] = {
+    duration.DurationInput: DurationInput,
+    RetryInput: RetryFields,
+    Collection[str]: list[str],
+    str | Iterable[str]: str | list[str],
+    str | Mapping[str, str]: str | dict[str, str],
+    Sequence[ErrorRule | Mapping[str, Any]]: list[dict[str, Any]],
+    Mapping[str, BreakerRule | Mapping[str, Any]]: dict[str, dict[str, Any]],
+    RedactRules | Mapping[str, Any]: dict[str, list[str]],
+}
+"""What people write in Python, and what it is in JSON, where that differs."""
+
+
+def _properties(declared: Any) -> dict[str, Any]:
+    """The schema of each option."""
+    texts, options = about(declared), options_of(declared)
+    fields = msgspec.defstruct("Fields", [(name, Annotated[json_type(options[name]), texts[name]]) for name in options])
+    _, components = msgspec.json.schema_components([fields], ref_template=SCHEMA_REFERENCE)
+    properties: dict[str, Any] = components["Fields"]["properties"]
+    return properties
+
+
+def json_type(option: Option) -> Any:
+    """What an option is in JSON."""
+    kind = option.choices or _TYPES.get(option.type, option.type)
+    if kind in (int, float):
+        kind = Annotated[kind, option.bounds]
+    return kind | None if option.is_optional else kind
+
+
+Settings: TypeAlias = Annotated[
+    dict[str, Any],
+    msgspec.Meta(
+        description="Settings of a queue by name; docs/reference/settings.md has their defaults. null takes a setting "
+        "back that may be unset.",
+        extra_json_schema={"properties": _properties(QueueOptions), "additionalProperties": False},
+        examples=[{"max_attempts": 3, "dead_queue": "morgue"}],
+    ),
+]

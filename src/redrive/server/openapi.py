@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
 from redrive import __version__
 from redrive.model.limits import MAX_NAME_CHARS
+from redrive.server.field_types import SCHEMA_REFERENCE
 from redrive.server.route import Route
 from redrive.wire.error_codec import ErrorBody
 
-_REFS = "#/components/schemas/{name}"
 _ERRORS = {
     400: "The call itself is wrong. Nothing was changed.",
     401: "There is no token, or one that is unknown, expired or revoked.",
@@ -48,7 +48,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     """The document of these routes. Those that take no JSON are not in it."""
     described = [route for route in routes if route.request_type is not None]
     kinds = [kind for route in described for kind in (route.request_type, route.response_type)]
-    schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_REFS)
+    schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=SCHEMA_REFERENCE)
     for schema in components.values():
         if "description" in schema:
             schema["description"] = _one_line(schema["description"])
@@ -173,13 +173,9 @@ def _pages() -> dict[str, Any]:
 
 def main() -> None:
     """Print the document."""
-    from redrive.server.broker_pool import BrokerPool
-    from redrive.server.routes import all_routes
+    from redrive.server.routes import ROUTES
 
-    def nothing(namespace: str) -> NoReturn:
-        raise AssertionError("a document needs no store")
-
-    sys.stdout.buffer.write(encoded(all_routes(BrokerPool(nothing))))
+    sys.stdout.buffer.write(encoded(ROUTES))
 
 
 if __name__ == "__main__":

@@ -1,45 +1,20 @@
-"""One request as the routes see it, and the leases given to callers that may not use every queue."""
+"""One request as the routes see it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from redrive.auth.principal import Permission, Principal
+from redrive.auth.caller import Caller, KnownLeases
+from redrive.auth.principal import Principal
 from redrive.broker.async_broker import AsyncBroker
-from redrive.broker.redaction import Redaction
 from redrive.errors import RequestTooLarge
-from redrive.model.ids import Token
-from redrive.model.item import Lease
-from redrive.server.auth.authentication import Authenticator
+from redrive.server.authentication import Authenticator
 from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
 from redrive.server.request_limits import DEFAULT_LIMITS, Limits, RequestResources
-
-MAX_KNOWN_LEASES = 20_000
-"""Leases whose queues are known without asking the store. A token is good in one queue for as long as it is good."""
-
-
-class KnownLeases:
-    """Those given out last, by namespace and token."""
-
-    def __init__(self) -> None:
-        self._queues: OrderedDict[tuple[str, Token], str] = OrderedDict()
-
-    def add(self, namespace: str, leases: Iterable[Lease]) -> None:
-        """These were given out."""
-        for lease in leases:
-            self._queues[namespace, lease.token] = lease.queue
-        while len(self._queues) > MAX_KNOWN_LEASES:
-            self._queues.popitem(last=False)
-
-    def queue_of(self, namespace: str, token: Token) -> str | None:
-        """The queue of a lease; None where that is not known here."""
-        return self._queues.get((namespace, token))
-
 
 JSON = b"application/json"
 MESSAGEPACK = b"application/msgpack"
@@ -53,6 +28,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """One call that was let in: who makes it, where, and what it says."""
 
     broker: AsyncBroker
+    """Of the namespace, as the caller may use it: a handler asks for no rights, and names no actor but the given."""
     principal: Principal
     namespace: str
     headers: Mapping[bytes, bytes]
@@ -64,24 +40,13 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     access: Authenticator | None = None
     hold: RequestResources | None = None
     leases: KnownLeases = msgspec.field(default_factory=KnownLeases)
-    redaction: Redaction | None = None
-    """By which secrets are hidden from the caller, where the rules of queues were looked up."""
+    unbound: AsyncBroker | None = None
+    """The broker without a guard, for what shows the caller nothing: to wait for the feed."""
 
-    def actor(self, given: str | None) -> str | None:
-        """Who stands in the audit: the token's name, or on a server without tokens whoever the call names."""
-        return given if self.principal.name is None else self.principal.name
-
-    def check(self, right: Permission, *queues: str | None) -> None:
-        """Raise `Forbidden` unless the caller may do that in all of these queues; None stands for every one."""
-        self.principal.check(right, self.namespace, queues)
-
-    def may(self, right: Permission, queue: str | None) -> bool:
-        """Whether the caller may do that in this queue; None stands for every one."""
-        return self.principal.may(right, self.namespace, queue)
-
-    def sees_payloads(self, queue: str | None) -> bool:
-        """Whether the caller may see what is in items that it did not lease."""
-        return self.principal.may(Permission.READ_PAYLOADS, self.namespace, queue)
+    @property
+    def caller(self) -> Caller:
+        """For who authorizes calls of the store contract."""
+        return Caller(self.principal, self.namespace, self.broker.core, self.leases)
 
     async def check_admitted(self) -> None:
         """Raise where the caller's token was revoked since the request came."""

@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, Unpack
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
-from redrive.broker.redaction import RedactOption
-from redrive.clock import Clock
 from redrive.connect import connect, token_for
 from redrive.errors import InvalidInput, short_repr
+from redrive.model.declaration import lists_options
 from redrive.model.limits import DEFAULT_URL, check_name
-from redrive.model.retry_policy import DelayFunction
+from redrive.model.options import ConnectOptions
+from redrive.model.queue_options import QueueOptions
 from redrive.model.sqlite_url import absolute_sqlite_url
 from redrive.model.url import redact_url
 from redrive.task.context import Context
 from redrive.task.task import Task
+from redrive.task.task_options import check_options
 from redrive.task.task_queue import TaskQueue, create_declared_queues
 
 URL_VARIABLE = "REDRIVE_URL"
@@ -42,34 +43,11 @@ class App:
     The other options are those of `connect`.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        namespace: str = "default",
-        token: str | None = None,
-        store_name: str | None = None,
-        stores: Mapping[str, str] | None = None,
-        actor: str | None = None,
-        backoffs: Mapping[str, DelayFunction] | None = None,
-        durability: str = "full",
-        maintenance: bool = True,
-        redact: RedactOption = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, url: str | None = None, **options: Unpack[ConnectOptions]) -> None:
+        check_options("an app", options, ConnectOptions)
         self._url = url
-        self._token = token
-        self._options: dict[str, Any] = {
-            "namespace": namespace,
-            "store_name": store_name,
-            "stores": stores,
-            "actor": actor,
-            "backoffs": backoffs,
-            "durability": durability,
-            "maintenance": maintenance,
-            "redact": redact,
-            "clock": clock,
-        }
+        self._token = options.pop("token", None)
+        self._options = options
         self._tasks: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
         """All tasks, by name."""
@@ -88,7 +66,8 @@ class App:
         """All queues that were declared, by name."""
         return MappingProxyType(self._queues)
 
-    def queue(self, name: str, **settings: Any) -> TaskQueue:
+    @lists_options(QueueOptions)
+    def queue(self, name: str, **settings: Unpack[QueueOptions]) -> TaskQueue:
         """Declare a queue. The settings are those of `create_queue`, and are checked now.
 
         In the store it is created if it is missing; if it is there, the settings named here are set and the others
@@ -139,7 +118,7 @@ class App:
             return broker
         with self._opening:
             if self._broker is None:
-                broker = self._connect(self._named())
+                broker = self._connect(self._named(), {})
                 try:
                     self._declare_new(broker, set())
                 except BaseException:
@@ -155,7 +134,7 @@ class App:
         broker = self._broker
         if broker is None or len(self._declared) != len(self._queues):
             broker = await asyncio.get_running_loop().run_in_executor(None, self.open)
-        return AsyncBroker(broker._core)
+        return AsyncBroker(broker.core)
 
     @property
     def broker(self) -> Broker:
@@ -170,23 +149,23 @@ class App:
     @property
     def async_broker(self) -> AsyncBroker:
         """The broker for an event loop, on the same store. `await open_async()` opens it without blocking the loop."""
-        return AsyncBroker(self.open()._core)
+        return AsyncBroker(self.open().core)
 
     def create_queues(self, broker: Broker) -> None:
         """Create the declared queues in this broker, and set what their declarations name."""
-        broker._run(
-            create_declared_queues(broker._core, {name: queue.settings for name, queue in self._queues.items()})
+        broker.run_flow(
+            create_declared_queues(broker.core, {name: queue.settings for name, queue in self._queues.items()})
         )
 
     @contextlib.contextmanager
-    def override_broker(self, where: str | Broker, **options: Any) -> Iterator[Broker]:
+    def override_broker(self, where: str | Broker, **options: Unpack[ConnectOptions]) -> Iterator[Broker]:
         """Run on another store for a while: a URL, with options as for `connect`, or a broker. For tests."""
         if isinstance(where, Broker):
             if options:
                 raise InvalidInput(f"a broker is open already: {', '.join(options)} cannot be given with it")
             broker = where
         else:
-            broker = self._connect(where, **options)
+            broker = self._connect(where, options)
         with contextlib.ExitStack() as stack:
             if broker is not where:
                 stack.enter_context(broker)
@@ -194,7 +173,7 @@ class App:
             with self._opening:
                 before = self._broker, self._declared, self._used
                 url = redact_url(absolute_sqlite_url(str(where), Path.cwd()))
-                used = broker._core.store.name if broker is where else url
+                used = broker.core.store.name if broker is where else url
                 self._broker, self._declared, self._used = broker, set(self._queues), used
             try:
                 yield broker
@@ -217,11 +196,12 @@ class App:
     ) -> None:
         self.close()
 
-    def _connect(self, url: str, **options: Any) -> Broker:
+    def _connect(self, url: str, options: ConnectOptions) -> Broker:
         """A broker on the store that a URL names. A token is shown to servers only."""
         if isinstance(url, str) and url.startswith(("http://", "https://")):
             options = {"token": self._token or token_for(url), **options}
-        return connect(url, **{**self._options, **options})
+        given: ConnectOptions = {**self._options, **options}
+        return connect(url, **given)
 
     def _named(self) -> str:
         """The URL of the store."""
@@ -230,5 +210,5 @@ class App:
     def _declare_new(self, broker: Broker, known: set[str]) -> None:
         """Tell the broker of queues that it was not told of."""
         new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
-        broker._run(create_declared_queues(broker._core, new))
+        broker.run_flow(create_declared_queues(broker.core, new))
         self._declared = known | new.keys()

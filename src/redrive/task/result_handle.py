@@ -9,6 +9,7 @@ from redrive.broker.redaction import queues_of, redaction_for
 from redrive.clock import Instant
 from redrive.contract.queries import GetItem, GetResult
 from redrive.errors import ItemNotFound, ResultNotKept, ResultTimeout, StoreUnavailable, TaskFailed
+from redrive.model.delivery_end import DEADLY_EVENTS
 from redrive.model.duration import MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId, result_topic
 from redrive.model.item import HistoryEvent, Item, Receipt, Result, Status
@@ -23,10 +24,6 @@ MAX_OUTAGE = MINUTE
 """How long a store that cannot be reached, as while its server restarts, is polled again."""
 _NOWHERE = "-"
 """A name that no queue can have."""
-_DEATHS = frozenset(
-    {HistoryEvent.FAILED, HistoryEvent.LOST, HistoryEvent.RELEASED, HistoryEvent.EXPIRED, HistoryEvent.BURIED}
-)
-"""What a delivery that killed an item is told as."""
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -55,12 +52,12 @@ class TaskHandle(Generic[R_co]):
         had, `ResultTimeout`, and `StoreUnavailable` if the store cannot be reached for a minute.
         """
         broker = self._task.app.open()
-        return self._value(broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
+        return self._value(broker.run_flow(await_result(broker.core, self._task.name, self.id, timeout)))
 
     async def result_async(self, timeout: DurationInput | None = None) -> R_co:
         """The same on an event loop."""
         broker = await self._task.app.open_async()
-        return self._value(await broker._run(await_result(broker._core, self._task.name, self.id, timeout)))
+        return self._value(await broker.run_flow(await_result(broker.core, self._task.name, self.id, timeout)))
 
     def _value(self, result: Result) -> R_co:
         value: R_co = self._task.arguments.returned(result)
@@ -156,6 +153,6 @@ def is_dead_letter(item: Item) -> bool:
             return True
         if entry.event is HistoryEvent.REDRIVEN and entry.from_dead_letter:
             return False
-        if entry.delivery == death.counters.deliveries and entry.event in _DEATHS:
+        if entry.delivery == death.counters.deliveries and entry.event in DEADLY_EVENTS:
             return True
     return True

@@ -18,13 +18,15 @@ from redrive.model.duration import MINUTE
 from redrive.model.ids import make_id, make_token
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_PUT, check_name
+from redrive.model.options import TaskItemDefaults
 from redrive.model.payload import check_headers
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, TaskItem
 from redrive.task.hooks import Hooks
 from redrive.task.periodic import periodic_from
 from redrive.task.result_handle import TaskHandle
-from redrive.task.task_options import PUT_DEFAULTS, PutOptions, TaskOptions, check_options, put_template
+from redrive.task.task_options import PutOptions, TaskOptions, check_options, put_template
 from redrive.telemetry import tracing
 
 if TYPE_CHECKING:
@@ -33,9 +35,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
-
-TASK_HEADER = "task"
-"""Names the task of an item."""
+C = ParamSpec("C")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class TaskPutter(Generic[P, R_co]):
@@ -52,7 +53,9 @@ class TaskPutter(Generic[P, R_co]):
         """The same with these options: `send.options(delay="5m").put(…)`."""
         merged: PutOptions = {**self._given, **options}
         if "headers" in options:
-            merged["headers"] = {**check_headers(self._given.get("headers", {})), **check_headers(options["headers"])}
+            given = (self._given.get("headers"), options["headers"])
+            before, added = ({} if each is None else check_headers(each) for each in given)
+            merged["headers"] = {**before, **added}
         return TaskPutter(self._task, merged)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> TaskItem:
@@ -95,9 +98,9 @@ class TaskPutter(Generic[P, R_co]):
 
 
 class Task(TaskPutter[P, R_co], Generic[P, R_co]):
-    """A function that workers run. Calling it is calling the function; `put` lets a worker do that.
+    """A function that workers run: `put` lets a worker call it.
 
-    P are the parameters of the function but the context, and R_co is what it returns.
+    P are the parameters of the function except the context, and R_co is what it returns, awaited if need be.
     """
 
     def __init__(self, queue: TaskQueue, function: Callable[..., Any], options: TaskOptions) -> None:
@@ -120,7 +123,8 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
             raise InvalidInput(f"task '{self.name}' is periodic and nobody gives it {needed}; give it a default")
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
-        super().__init__(self, cast(PutOptions, {name: options[name] for name in PUT_DEFAULTS if name in options}))  # type: ignore[literal-required]
+        of_items = {name: value for name, value in options.items() if name in TaskItemDefaults.__annotations__}
+        super().__init__(self, cast(PutOptions, of_items))
 
     @property
     def app(self) -> App:
@@ -138,10 +142,6 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
     def decode(self, lease: Lease, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
         """What to call the function with. Raises `Undecodable` or `InvalidArguments`."""
         return self.arguments.bind(lease.payload, lease.content_type, context)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, here and now."""
-        return self.function(*args, **kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it in this thread as a worker would: arguments written and read back, the context given, the middleware
@@ -182,6 +182,14 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"Task(name={self.name!r}, queue={self.queue.name!r})"
+
+
+class TaskFunction(Task[P, R_co], Generic[P, R_co, C, T_co]):
+    """A task that can be called as its function: C are all parameters of that, and T_co is what it returns."""
+
+    def __call__(self, *args: C.args, **kwargs: C.kwargs) -> T_co:
+        """The function itself, here and now."""
+        return cast(T_co, self.function(*args, **kwargs))
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:

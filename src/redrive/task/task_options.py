@@ -1,40 +1,28 @@
 """What a task is declared with, and what a single put may say otherwise."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: `declaration` reads types, not texts.
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 from redrive.broker.flows.deliveries import new_item
 from redrive.broker.validation import check_positive
 from redrive.contract.item_calls import NewItem
 from redrive.errors import InvalidInput
 from redrive.model.duration import DurationInput
+from redrive.model.options import PositiveDuration, TaskItemDefaults, TaskItemOptions
 from redrive.model.payload import JSON, check_headers
-from redrive.model.retry_policy import RetryInput
 from redrive.model.text import suggest
 from redrive.task.context import KEEP_HEADER, TICK_HEADER
 
 
-class TaskOptions(TypedDict, total=False):
-    """The options of `@queue.task(…)`."""
+class TaskOptions(TaskItemDefaults, total=False):
+    """The options of `@queue.task(…)`. Those of its items hold from their put on."""
 
     name: str
     """What items call the task; the name of the function unless given."""
-    priority: int
-    """Of its items, 0…9, larger first."""
-    expire_timeout: DurationInput
-    """How long after the put an item is worth doing."""
-    max_attempts: int
-    """Instead of the queue's."""
-    max_losses: int
-    """Instead of the queue's."""
-    retry: RetryInput
-    """Instead of the queue's, as a whole. Its items keep the one that they were put with."""
-    time_limit: DurationInput
+    time_limit: PositiveDuration
     """How long the function may run."""
-    keep_result: DurationInput
+    keep_result: PositiveDuration
     """How long what it returns can be read by `handle.result()`."""
     final_errors: Sequence[type[BaseException] | str]
     """Errors after which another try is useless: exception classes, or names as in the queue's setting."""
@@ -50,37 +38,13 @@ class TaskOptions(TypedDict, total=False):
     """What becomes of ticks that passed while no worker was there: `once` unless given, `skip`, or `all`."""
 
 
-class PutOptions(TypedDict, total=False):
-    """The options of `task.options(…)`."""
+class PutOptions(TaskItemOptions, total=False):
+    """The options of `task.options(…)`. Those that a task has too go before the task's."""
 
-    delay: DurationInput
-    """From now until it may run."""
-    enqueue_at: datetime
-    """From when it may run, instead of a delay."""
-    priority: int
-    """0…9, larger first."""
-    expire_timeout: DurationInput
-    """From now until it is no longer worth doing."""
-    headers: Mapping[str, str]
-    """What travels with it; `context.headers` has it."""
-    idempotency_key: str
-    """The same key again puts nothing, for the queue's idempotency_timeout."""
-    held_by: str
-    """Keep it from running until `unhold`."""
-    max_attempts: int
-    """Instead of the task's."""
-    max_losses: int
-    """Instead of the task's."""
-    retry: RetryInput
-    """Instead of the task's, or the queue's."""
-    keep_result: DurationInput
+    keep_result: PositiveDuration | None
     """How long what the function returns can be read, instead of what the task says."""
     transaction: Any
     """A connection of yours to the same database with a transaction open: put if and only if that commits."""
-
-
-PUT_DEFAULTS = ("priority", "expire_timeout", "max_attempts", "max_losses", "retry")
-"""Options of a task that are those of its items."""
 
 
 _FOREIGN_NAMES = {

@@ -9,10 +9,10 @@ from redrive.broker.flow import Flow
 from redrive.broker.flows import queues
 from redrive.errors import QueueExists, QueueNotFound
 from redrive.model.limits import check_name, is_remote
-from redrive.model.queue import parse_settings
+from redrive.model.queue_options import parse_settings
 from redrive.task.context import Context
 from redrive.task.hooks import Hooks
-from redrive.task.task import Task
+from redrive.task.task import Task, TaskFunction
 from redrive.task.task_options import TaskOptions
 
 if TYPE_CHECKING:
@@ -35,13 +35,19 @@ class TaskQueue:
         self.hooks = Hooks()
 
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def task(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], R]: ...
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
     @overload
     def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
@@ -73,16 +79,22 @@ class TaskDecorator:
         self._options = options
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], R]: ...
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         """Make it a task."""
-        task: Task[..., Any] = Task(self._queue, function, self._options)
+        task: Task[..., Any] = TaskFunction(self._queue, function, self._options)
         self._queue.app.add(task)
         return task
 

@@ -12,9 +12,10 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError
 from redrive.model.failure import failure_from_exception
 from redrive.model.item import Lease, Settled
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
 from redrive.task.context import Context
-from redrive.task.task import TASK_HEADER, loop_runs
+from redrive.task.task import loop_runs
 from redrive.testing.drain import MAX_DELIVERIES, Drained
 from redrive.testing.fake_clock import FakeClock
 from redrive.worker.execution import HandlerSettings, execute_job
@@ -33,7 +34,7 @@ def run_tasks(app: App, *, advance: bool = True, limit: int = MAX_DELIVERIES) ->
     if loop_runs():
         raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_tasks, app) instead")
     broker = app.open()
-    clock = broker._core.clock
+    clock = broker.core.clock
     exchange = open_worker_session(broker, WORKER)
     became: Counter[str] = Counter()
     for _ in range(limit):
@@ -69,7 +70,7 @@ def _run(app: App, exchange: WorkerSession, lease: Lease) -> str:
     broker = app.open()
     settings = broker.get_queue(lease.queue).settings
     handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed))
-    end = execute_job(app, lease, handling, lambda: False, broker._core.clock)
+    end = execute_job(app, lease, handling, lambda: False, broker.core.clock)
     settled = _settle(exchange, lease, end)
     if isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost):
         # The work cannot be completed as it wants to be, for example because a follow-up was refused: it has failed.

@@ -24,6 +24,7 @@ from redrive.model.feed import FeedEntry
 from redrive.model.gate import Gate
 from redrive.model.group import Group
 from redrive.model.item import Counters, Item
+from redrive.model.masked_item import is_masked
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
 from redrive.model.payload import BYTES, JSON, TEXT, check_json, is_json
@@ -128,15 +129,15 @@ def view_of(value: msgspec.Struct) -> dict[str, Any]:
     return view
 
 
-def item_view(item: Item, *, with_payload: bool = True, fits: bool = True) -> dict[str, Any]:
-    """An item as JSON; without payload, headers, result and variables where they may not be seen.
+def item_view(item: Item, *, fits: bool = True) -> dict[str, Any]:
+    """An item as JSON; without payload, headers, result and variables if it is masked.
 
     Where the payload does not fit, `too_large` stands for it and for the result.
     """
     view = view_of(item)
     payload, content_type = view.pop("payload"), view.pop("content_type")
     headers, _ = view.pop("headers"), view.pop("result", None)
-    if not with_payload:
+    if is_masked(item):
         view.pop("idempotency_key", None)
         for entry in view["history"]:
             entry.get("failure", {}).pop("locals", None)

@@ -1,106 +1,58 @@
-"""What each call and each query gives, and how that is written down.
+"""How what a call or a query gives is written down: by the type that its class statement names.
 
-A table says which type it is. What can come instead of it (a refusal, `StaleSettings`, `VersionConflict`) is an
-extension of MessagePack, so that no value is mistaken for another.
+What can come instead of a value (a refusal, `StaleSettings`, `VersionConflict`) is an extension of MessagePack, so that
+no value is mistaken for another.
 """
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 from msgspec.msgpack import Ext
 
-from redrive.clock import Instant
-from redrive.contract import Call, Query, admin_calls, item_calls, queries
+from redrive.contract import Call, Query
 from redrive.contract.admin_calls import Registration, VersionConflict
+from redrive.contract.base import result_type
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import RedriveError
-from redrive.model.arrival import Move
-from redrive.model.group import Group
-from redrive.model.ids import ItemId
-from redrive.model.item import Item, KeptResult, Lease, Receipt, Settled
-from redrive.model.operation import Operation
-from redrive.model.queue import Queue, QueueStats
+from redrive.model.queue import Queue
 from redrive.wire.error_codec import SentError, decode_error, encode_error
 
-CALLS: dict[type[Any], Any] = {
-    admin_calls.CreateQueue: Queue,
-    admin_calls.UpdateQueue: Queue,
-    admin_calls.SetPaused: Queue,
-    admin_calls.SetBreakers: Queue,
-    admin_calls.SetSourceQueue: Queue,
-    admin_calls.DeleteQueue: int,
-    item_calls.Put: tuple[Receipt, ...],
-    admin_calls.Register: Registration,
-    admin_calls.Unregister: bool,
-    admin_calls.Import: tuple[Receipt, ...],
-    admin_calls.Receive: Receipt,
-    admin_calls.Hold: int,
-    admin_calls.Unhold: int,
-    item_calls.Complete: Settled,
-    item_calls.Settle: Settled,
-    item_calls.ReturnLease: Settled,
-    item_calls.Extend: Instant,
-    item_calls.Reply: Receipt,
-    admin_calls.ManualChange: tuple[Settled | Ext, ...],
-    admin_calls.StartOperation: Operation,
-    admin_calls.StepOperation: Operation,
-    admin_calls.SetOperation: Operation,
-    admin_calls.Promote: int,
-    admin_calls.Expire: Settled,
-    admin_calls.ApplyRetention: int,
-    admin_calls.FinishMove: int,
-    admin_calls.CloseMove: int,
-    item_calls.LeaseByIds: tuple[Lease | Ext, ...],
-    item_calls.LeaseItems: item_calls.Leased,
-}
-"""What each call gives where it is neither refused nor overtaken."""
-
-QUERIES: dict[type[Any], Any] = {
-    queries.GetQueue: Queue,
-    queries.ListQueues: tuple[Queue, ...],
-    queries.GetStats: QueueStats,
-    queries.ListStats: tuple[QueueStats, ...],
-    queries.GetItem: Item,
-    queries.GetItems: tuple[Item | None, ...],
-    queries.FindItems: queries.Page,
-    queries.CountItems: queries.Counted,
-    queries.ListGroups: tuple[Group, ...],
-    queries.ReadFeed: queries.FeedPage,
-    queries.GetIdempotencyOwners: dict[str, ItemId],
-    queries.GetItemsByKey: tuple[Item | None, ...],
-    queries.GetOperation: Operation,
-    queries.ListOperations: tuple[Operation, ...],
-    queries.GetOverdue: tuple[queries.Overdue, ...],
-    queries.GetLease: Lease,
-    queries.GetLeasedItem: Item,
-    queries.ListWorkerLeases: tuple[Lease, ...],
-    queries.GetResult: KeptResult | None,
-    queries.ListRegistrations: tuple[Registration, ...],
-    queries.ListAudit: tuple[queries.AuditEntry, ...],
-    queries.ListMoveTargets: tuple[queries.MoveTarget, ...],
-    queries.ListMoves: tuple[Move, ...],
-    queries.ListOpenMoves: tuple[queries.OpenMove, ...],
-    queries.GetNextDue: Instant | None,
-}
-"""What each query gives. Where it raises, the answer is an error of HTTP."""
-
-_WITH_RESULTS = frozenset({admin_calls.ManualChange, item_calls.LeaseByIds})
-"""Calls that give a result or a refusal for each item."""
 _ERROR, _STALE, _OVERTAKEN = 1, 2, 3
+_EXTENSIONS = (RedriveError, StaleSettings, VersionConflict)
+"""What is sent as an extension."""
+
+
+def _sent_type(given: Any) -> Any:
+    """The type of a result on the wire."""
+    if get_origin(given) is tuple:
+        return tuple[_sent_type(get_args(given)[0]), ...]  # type: ignore[misc]  # made from what the contract says
+    if get_origin(given) in (Union, types.UnionType):
+        return reduce(or_, map(_sent_type, get_args(given)))
+    return Ext if given in _EXTENSIONS else given
+
+
+_SENT_TYPES = {kind: _sent_type(result_type(kind)) for kind in get_args(Call)}
+_BY_ITEM = frozenset(
+    kind for kind, sent in _SENT_TYPES.items() if get_origin(sent) is tuple and Ext in get_args(get_args(sent)[0])
+)
+"""Calls that give a result or a refusal for each item."""
 
 _decode_error = msgspec.msgpack.Decoder(SentError).decode
 _decode_queue = msgspec.msgpack.Decoder(Queue).decode
 _decode_present = msgspec.msgpack.Decoder(Registration | None).decode
-_CALL_DECODERS = {kind: msgspec.msgpack.Decoder(given | Ext).decode for kind, given in CALLS.items()}
+_CALL_DECODERS = {kind: msgspec.msgpack.Decoder(sent | Ext).decode for kind, sent in _SENT_TYPES.items()}
 _READERS: dict[int, Callable[[Any], Any]] = {
     _ERROR: lambda data: decode_error(_decode_error(data)),
     _STALE: lambda data: StaleSettings(_decode_queue(data)),
     _OVERTAKEN: lambda data: VersionConflict(_decode_present(data)),
 }
-_QUERY_DECODERS = {kind: msgspec.msgpack.Decoder(given).decode for kind, given in QUERIES.items()}
+_QUERY_DECODERS = {kind: msgspec.msgpack.Decoder(result_type(kind)).decode for kind in get_args(Query)}
 
 
 def _extend(value: Any) -> Any:
@@ -119,18 +71,18 @@ def encode_results(calls: Sequence[Call], results: Sequence[Any]) -> list[Any]:
 
 
 def _written(call: Call, result: Any) -> Any:
-    kind = result.__class__
-    if kind is StaleSettings:
+    if call.__class__ in _BY_ITEM and result.__class__ is tuple:
+        return [_as_extension(each) for each in result]
+    return _as_extension(result)
+
+
+def _as_extension(result: Any) -> Any:
+    """What is no value of its type, as an extension. Errors are left to the encoder."""
+    if result.__class__ is StaleSettings:
         return Ext(_STALE, encode(result.queue))
-    if kind is VersionConflict:
+    if result.__class__ is VersionConflict:
         return Ext(_OVERTAKEN, encode(result.present))
-    if call.__class__ is admin_calls.ManualChange and kind is tuple:
-        return [_written_change(each) for each in result]
     return result
-
-
-def _written_change(each: Any) -> Any:
-    return Ext(_STALE, encode(each.queue)) if each.__class__ is StaleSettings else each
 
 
 def decode_results(calls: Sequence[Call], results: Sequence[msgspec.Raw]) -> list[Any]:
@@ -143,7 +95,7 @@ def _read(call: Call, raw: msgspec.Raw) -> Any:
     result = _CALL_DECODERS[kind](raw)
     if result.__class__ is Ext:
         return _meant(result)
-    if kind in _WITH_RESULTS:
+    if kind in _BY_ITEM:
         return tuple([_meant(each) if each.__class__ is Ext else each for each in result])
     return result
 

@@ -70,7 +70,7 @@ class WorkerRegistration:
         *,
         running: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._core = broker._core
+        self._core = broker.core
         self._running = running
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)

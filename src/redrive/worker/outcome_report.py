@@ -9,15 +9,16 @@ import queue
 import threading
 from datetime import UTC, datetime
 
-from redrive.broker.worker_session import Failed, Lost, Outcome, Released
+from redrive.broker.worker_session import Failed, Outcome, outcome_name
 from redrive.clock import Instant
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Settled, Status
+from redrive.model.judge import OutcomeKind
 from redrive.model.redact import redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.context import Context
-from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 from redrive.worker.runner import Job
 
@@ -29,17 +30,14 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
     failure = getattr(end, "failure", None)
     # A probe of a breaker, or refused with Retry-After: it waits for more than a time.
     is_uncounted = isinstance(end, Failed) and settled.counters.failures == lease.counters.failures
-    event = (
-        "item_dead"
-        if settled.dead_reason is not None
-        else "item_lost"
-        if isinstance(end, Lost)
-        else "item_released"
-        if isinstance(end, Released)
-        else "item_returned"
-        if is_uncounted
-        else "item_failed"
-    )
+    kind = OutcomeKind.RETURNED if is_uncounted else OutcomeKind(outcome_name(end))
+    event = {
+        None: "item_dead",
+        OutcomeKind.FAILED: "item_failed",
+        OutcomeKind.LOST: "item_lost",
+        OutcomeKind.RELEASED: "item_released",
+        OutcomeKind.RETURNED: "item_returned",
+    }[kind if settled.dead_reason is None else None]
     is_due_by_time = settled.status in (Status.FAILED, Status.PENDING) and not is_uncounted
     _log.warning(
         event,

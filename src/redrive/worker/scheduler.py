@@ -51,7 +51,7 @@ class TickPlanner:
     """The periodic tasks of an app, those of some queues or all. For one thread."""
 
     def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
-        self._core = broker._core
+        self._core = broker.core
         self._tasks = [
             task
             for task in app.tasks.values()
@@ -118,7 +118,7 @@ class Scheduler:
 
     def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
         self._schedule = TickPlanner(app, broker, queues)
-        self._clock = broker._core.clock
+        self._clock = broker.core.clock
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="redrive-schedule", daemon=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from redrive.broker.broker import Broker
-from redrive.broker.worker_session import Completed, Outcome, Returned
+from redrive.broker.worker_session import Completed, Outcome, Returned, outcome_name
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError, short_repr
 from redrive.model.duration import SECOND, DurationInput, parse_duration
@@ -72,7 +72,7 @@ class Worker:
             raise InvalidInput("a process finds the app by its name: give spec='module:attribute' beside processes=")
         self.app = app
         self.broker = broker or app.broker
-        self._store = app.store_url if broker is None else broker._core.store.name
+        self._store = app.store_url if broker is None else broker.core.store.name
         self.name = name or worker_name()
         self.queues = tuple(queues) if queues is not None else tuple(app.queues)
         if not self.queues:
@@ -101,7 +101,7 @@ class Worker:
                 max_items_per_child=max_items_per_child,
             )
         else:
-            clock = self.broker._core.clock
+            clock = self.broker.core.clock
             self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, in_flight_log, clock)
         self.has_settled_all = False
         """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""
@@ -219,7 +219,7 @@ class Worker:
     def _told(self, job: Job, end: Outcome, settled: Settled | RedriveError) -> None:
         """What the store made of an end: into the metrics, the log and the hooks. Work that is done needs no words."""
         if self._metrics is not None and job.began_at is not None:
-            labels = (job.lease.queue, "" if job.task is None else job.task.name, type(end).__name__.lower())
+            labels = (job.lease.queue, "" if job.task is None else job.task.name, outcome_name(end))
             self._metrics.observe(HANDLER_SECONDS, labels, job.duration)
         if isinstance(settled, RedriveError):
             if not (job.lease_lost and isinstance(end, Returned)):  # it was ended for that

@@ -1,3 +1,4 @@
+# Generated from broker/async_api/breakers.py by tools/blocking_api.py; edit that file.
 """Circuit breakers, as methods of `Broker`."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ class BreakerMethods(BrokerBase):
 
     def list_breakers(self, queue: str | None = None) -> tuple[BreakerStatus, ...]:
         """Breakers that are not closed, of one queue or all."""
-        return self._run(breaker_control.list_breakers(self._core, queue))
+        return self.run_flow(breaker_control.list_breakers(self.core, queue))
 
     def open_breaker(
         self,
@@ -29,15 +30,15 @@ class BreakerMethods(BrokerBase):
 
         It lets a probe through after `open_for`, and closes if that succeeds. One that is open is left unchanged.
         """
-        return self._run(breaker_control.open_by_hand(self._core, queue, kind, open_for, note, actor))
+        return self.run_flow(breaker_control.open_by_hand(self.core, queue, kind, open_for, note, actor))
 
     def close_breaker(self, queue: str, kind: str = QUEUE, *, note: str | None = None, actor: str | None = None) -> int:
         """Close a breaker without waiting for a probe. Returns how many items were released."""
-        return self._run(breaker_control.close_by_hand(self._core, queue, kind, note, actor))
+        return self.run_flow(breaker_control.close_by_hand(self.core, queue, kind, note, actor))
 
     def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:
         """Call a function with the feed's entry when a breaker opens or closes, in a separate thread.
 
         This process must run the maintenance; after a restart it is not called for changes from before.
         """
-        return breaker_control.add_hook(self._core, hook)
+        return breaker_control.add_hook(self.core, hook)

@@ -1,3 +1,4 @@
+# Generated from broker/async_api/deliveries.py by tools/blocking_api.py; edit that file.
 """Work, as methods of `Broker`: put, lease, and how a delivery ends."""
 
 # One id is a text, and a text is a sequence of texts: the overload for one id is meant first.
@@ -6,74 +7,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from redrive.broker.api.base import BrokerBase
 from redrive.broker.flows import deliveries, settle
 from redrive.clock import Instant
 from redrive.contract.item_calls import Put
 from redrive.errors import RedriveError
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.model.item import KeptResult, Lease, Receipt, Settled
 from redrive.model.judge import Verdict
-from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.options import ItemOptions
 from redrive.model.retry_policy import RetryInput
 
 
 class DeliveryMethods(BrokerBase):
     """What programs and workers do all day."""
 
-    def put(
-        self,
-        queue: str,
-        value: Any,
-        *,
-        delay: DurationInput = 0,
-        enqueue_at: datetime | None = None,
-        priority: int = DEFAULT_PRIORITY,
-        expire_timeout: DurationInput | None = None,
-        headers: Mapping[str, str] | None = None,
-        idempotency_key: str | None = None,
-        content_type: str | None = None,
-        held_by: str | None = None,
-        max_attempts: int | None = None,
-        max_losses: int | None = None,
-        retry: RetryInput | None = None,
-        transaction: Any = None,
-    ) -> Receipt:
+    @lists_options(ItemOptions)
+    def put(self, queue: str, value: Any, *, transaction: Any = None, **options: Unpack[ItemOptions]) -> Receipt:
         """Put one item. Bytes are stored as they are; any other value as JSON.
 
         `transaction` is a connection of yours to the same database with a transaction open: the item then exists if and
-        only if that transaction commits. The options are those of `new_item`.
+        only if that transaction commits.
         """
-        item = deliveries.new_item(
-            value,
-            delay=delay,
-            enqueue_at=enqueue_at,
-            priority=priority,
-            expire_timeout=expire_timeout,
-            headers=headers,
-            idempotency_key=idempotency_key,
-            content_type=content_type,
-            held_by=held_by,
-            max_attempts=max_attempts,
-            max_losses=max_losses,
-            retry=retry,
-        )
+        item = deliveries.new_item(value, **options)
         put = Put(deliveries.queue_name(queue), (item,))
-        receipts: tuple[Receipt, ...] = (
-            self._core.put_in_transaction(transaction, put) if transaction is not None else self._core.call(put)
-        )
+        if transaction is not None:
+            return self.core.put_in_transaction(transaction, put)[0]
+        receipts: tuple[Receipt, ...] = self.submit(put)
         return receipts[0]
 
     def put_many(self, queue: str, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
         put = deliveries.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
-            self._core.put_in_transaction(transaction, put) if transaction is not None else self._core.call(put)
+            self.core.put_in_transaction(transaction, put) if transaction is not None else self.submit(put)
         )
         return receipts
 
@@ -106,7 +78,7 @@ class DeliveryMethods(BrokerBase):
             max_losses=max_losses,
             retry=retry,
         )
-        return self._run(settle.put_failed(self._core, queue, item, error, verdict))
+        return self.run_flow(settle.put_failed(self.core, queue, item, error, verdict))
 
     def lease(
         self,
@@ -118,7 +90,7 @@ class DeliveryMethods(BrokerBase):
         worker: str | None = None,
     ) -> list[Lease]:
         """Up to `limit` items, in order; waits up to `wait` for the first one. An empty list when there is none."""
-        return self._run(deliveries.lease(self._core, queue, limit, wait, lease_timeout, worker))
+        return self.run_flow(deliveries.lease(self.core, queue, limit, wait, lease_timeout, worker))
 
     @overload
     def lease_by_id(
@@ -151,11 +123,11 @@ class DeliveryMethods(BrokerBase):
         One id gives its lease, and a refusal is raised. Several give a list, with a lease or an error for each.
         With `include_dead`, dead items too: such an item is completed, or dead again as it was.
         """
-        return self._run(deliveries.lease_by_id(ids, include_dead, lease_timeout, worker))
+        return self.run_flow(deliveries.lease_by_id(ids, include_dead, lease_timeout, worker))
 
     def extend(self, lease: Lease | Token, timeout: DurationInput | None = None) -> Instant:
         """Hold on to an item for `timeout` from now, or the queue's lease_timeout. Returns the new deadline."""
-        answer: Instant = self._core.call(deliveries.extend_call(lease, timeout))
+        answer: Instant = self.submit(deliveries.extend_call(lease, timeout))
         return answer
 
     def complete(
@@ -171,7 +143,7 @@ class DeliveryMethods(BrokerBase):
         `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` gives it for
         `keep_result`, whether the item is kept or not.
         """
-        answer: Settled = self._core.call(deliveries.complete_call(lease, result, puts, keep_result))
+        answer: Settled = self.submit(deliveries.complete_call(lease, result, puts, keep_result))
         return answer
 
     def result(self, id: str) -> KeptResult | None:
@@ -180,7 +152,7 @@ class DeliveryMethods(BrokerBase):
         The id is any that the item had, as the one in the receipt of its put. The result names the queue in which the
         item was completed (`queue`), and the one that it was put to if it moved (`put_to`).
         """
-        return self._run(deliveries.result(id))
+        return self.run_flow(deliveries.result(id))
 
     def fail(
         self,
@@ -194,7 +166,7 @@ class DeliveryMethods(BrokerBase):
 
         `verdict` decides instead of the settings: `RetryVerdict.after("30s")` or `Dead(reason)`.
         """
-        return self._run(settle.fail(self._core, lease, error, final, verdict))
+        return self.run_flow(settle.fail(self.core, lease, error, final, verdict))
 
     def release(
         self, lease: Lease | Token, *, delay: DurationInput = 0, counted: bool = True, error: str | None = None
@@ -203,17 +175,17 @@ class DeliveryMethods(BrokerBase):
 
         Not counted: it never ran, and takes its old place.
         """
-        return self._run(settle.release(self._core, lease, delay, counted, error))
+        return self.run_flow(settle.release(self.core, lease, delay, counted, error))
 
     def bury(
         self, lease: Lease | Token, *, note: str | None = None, error: BaseException | Failure | None = None
     ) -> Settled:
         """Make the item dead, whatever its counters say."""
-        return self._run(settle.bury(self._core, lease, note, error))
+        return self.run_flow(settle.bury(self.core, lease, note, error))
 
     def report_lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
         """The worker that held it is gone, and somebody knows it before the lease runs out: one loss, counted at once.
 
         `error` is what is known of its end; where the item dies of it, that is the cause.
         """
-        return self._run(settle.report_lost(self._core, lease, error))
+        return self.run_flow(settle.report_lost(self.core, lease, error))

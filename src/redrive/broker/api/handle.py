@@ -1,9 +1,10 @@
+# Generated from broker/async_api/handle.py by tools/blocking_api.py; edit that file.
 """A queue of a `Broker`, so that its name is written once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from redrive.contract.queries import FeedPage, Page
 from redrive.model.duration import DurationInput
@@ -11,6 +12,7 @@ from redrive.model.group import Group
 from redrive.model.item import Item, Lease, Receipt
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
+from redrive.model.options import ItemOptions, QueueConditions, QueueOperationOptions
 from redrive.model.queue import Queue, QueueStats
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ class QueueHandle:
         self._broker = broker
         self.name = name
 
-    def put(self, value: Any, **options: Any) -> Receipt:
+    def put(self, value: Any, *, transaction: Any = None, **options: Unpack[ItemOptions]) -> Receipt:
         """Put one item. The options are those of `Broker.put`."""
-        return self._broker.put(self.name, value, **options)
+        return self._broker.put(self.name, value, transaction=transaction, **options)
 
     def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, or none."""
@@ -62,14 +64,14 @@ class QueueHandle:
         limit: int = 50,
         cursor: str | None = None,
         redacted: bool = True,
-        **conditions: Any,
+        **conditions: Unpack[QueueConditions],
     ) -> Page:
         """A page of items of this queue that match."""
         return self._broker.find(
             order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
         )
 
-    def count(self, **conditions: Any) -> int:
+    def count(self, **conditions: Unpack[QueueConditions]) -> int:
         """How many items of this queue match."""
         return self._broker.count(queue=self.name, **conditions)
 
@@ -88,10 +90,12 @@ class QueueHandle:
         """What happened in this queue, oldest first."""
         return self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
-    def start_operation(self, verb: str, **options: Any) -> Operation:
-        """Change all items of this queue that match. Options and conditions are those of `Broker.start`."""
+    def start_operation(self, verb: str, **options: Unpack[QueueOperationOptions]) -> Operation:
+        """Change all items of this queue that match. The options are those of `Broker.start_operation`."""
         return self._broker.start_operation(verb, queue=self.name, **options)
 
-    def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
-        """What `start` would do, without doing it."""
-        return self._broker.plan_operation(verb, queue=self.name, **options)
+    def plan_operation(
+        self, verb: str, *, to: str | None = None, **conditions: Unpack[QueueConditions]
+    ) -> OperationPlan:
+        """What `start_operation` would do, without doing it."""
+        return self._broker.plan_operation(verb, to=to, queue=self.name, **conditions)

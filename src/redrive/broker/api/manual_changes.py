@@ -1,3 +1,4 @@
+# Generated from broker/async_api/manual_changes.py by tools/blocking_api.py; edit that file.
 """Changes by hand, as methods of `Broker`.
 
 One id gives its result, and a refusal is raised. Several give a list, with a result or an error for each.
@@ -13,9 +14,11 @@ from types import EllipsisType
 from typing import Any, overload
 
 from redrive.broker.api.base import BrokerBase
-from redrive.broker.flows import export_import, manual_changes
+from redrive.broker.flows import edited_redrive, export_import, manual_changes
+from redrive.broker.flows.edited_redrive import EditedRedrive
 from redrive.broker.flows.manual_changes import Edit
 from redrive.errors import RedriveError
+from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
 from redrive.model.state_machine import Verb
@@ -32,7 +35,7 @@ class ManualChangeMethods(BrokerBase):
     ) -> list[Settled | RedriveError]: ...
     def retry(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
         """Try dead or failed items again, where they are, with their counters at 0."""
-        return self._run(manual_changes.change(self._core, Verb.RETRY, ids, actor, force))
+        return self.run_flow(manual_changes.change(self.core, Verb.RETRY, ids, actor, force))
 
     @overload
     def redrive(
@@ -81,9 +84,47 @@ class ManualChangeMethods(BrokerBase):
         (value) → value, or a JSON merge patch, a table in which None removes a key.
         """
         edits = manual_changes.Edits(payload, headers, edit, edit_headers)
-        return self._run(
-            manual_changes.redrive(self._core, ids, to=to, edits=edits, actor=actor, force=force, note=note)
+        return self.run_flow(
+            manual_changes.redrive(self.core, ids, to=to, edits=edits, actor=actor, force=force, note=note)
         )
+
+    def redrive_edited(
+        self,
+        ids: Sequence[str],
+        *,
+        edit: Edit | None = None,
+        edit_headers: Edit | None = None,
+        to: str | None = None,
+        rate: float | None = None,
+        canary: int = 0,
+        canary_success_ratio: float = 1.0,
+        wait: DurationInput = "1d",
+        actor: str | None = None,
+        force: bool = False,
+        note: str | None = None,
+        progress: Callable[[EditedRedrive], object] | None = None,
+    ) -> EditedRedrive:
+        """Edit and redrive any number of dead letters, batch by batch, in this process. `edit` as in `redrive`.
+
+        rate: most items per second. canary: how many are redriven first; the rest follows once
+        `canary_success_ratio` of these have completed, and stays dead if that takes longer than `wait`.
+        progress: called after each batch.
+        """
+        flow = edited_redrive.redrive_edited(
+            self.core,
+            ids,
+            manual_changes.Edits(edit=edit, edit_headers=edit_headers),
+            to=to,
+            rate=rate,
+            canary=canary,
+            canary_success_ratio=canary_success_ratio,
+            wait=wait,
+            actor=actor,
+            force=force,
+            note=note,
+            progress=progress,
+        )
+        return self.run_flow(flow)
 
     @overload
     def undo(self, ids: str, *, actor: str | None = None) -> Settled: ...
@@ -91,7 +132,7 @@ class ManualChangeMethods(BrokerBase):
     def undo(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     def undo(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
         """Undo drops, and redrives of items that were not leased since: each is what it was before."""
-        return self._run(manual_changes.change(self._core, Verb.UNDO, ids, actor))
+        return self.run_flow(manual_changes.change(self.core, Verb.UNDO, ids, actor))
 
     @overload
     def move(self, ids: str, to: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
@@ -101,7 +142,7 @@ class ManualChangeMethods(BrokerBase):
     ) -> list[Settled | RedriveError]: ...
     def move(self, ids: str | Sequence[str], to: str, *, actor: str | None = None, force: bool = False) -> Any:
         """Take items to another queue, as they are."""
-        return self._run(manual_changes.change(self._core, Verb.MOVE, ids, actor, force, to=to))
+        return self.run_flow(manual_changes.change(self.core, Verb.MOVE, ids, actor, force, to=to))
 
     @overload
     def purge(self, ids: str, *, actor: str | None = None) -> Settled: ...
@@ -109,7 +150,7 @@ class ManualChangeMethods(BrokerBase):
     def purge(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     def purge(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
         """Remove archived items for good. An audit row says which."""
-        return self._run(manual_changes.change(self._core, Verb.PURGE, ids, actor))
+        return self.run_flow(manual_changes.change(self.core, Verb.PURGE, ids, actor))
 
     @overload
     def complete_items(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
@@ -119,7 +160,7 @@ class ManualChangeMethods(BrokerBase):
     ) -> list[Settled | RedriveError]: ...
     def complete_items(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
         """Take items as completed, though no worker said so."""
-        return self._run(manual_changes.change(self._core, Verb.DONE, ids, actor, force))
+        return self.run_flow(manual_changes.change(self.core, Verb.DONE, ids, actor, force))
 
     @overload
     def drop(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
@@ -130,7 +171,7 @@ class ManualChangeMethods(BrokerBase):
     def drop(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
         """Put items into the archive, as what is not wanted: they can be restored for `keep_dropped`, and are then
         removed. Their idempotency keys are free. An audit row says which."""
-        return self._run(manual_changes.change(self._core, Verb.DROP, ids, actor, force))
+        return self.run_flow(manual_changes.change(self.core, Verb.DROP, ids, actor, force))
 
     @overload
     def archive(self, ids: str, *, actor: str | None = None) -> Settled: ...
@@ -138,7 +179,7 @@ class ManualChangeMethods(BrokerBase):
     def archive(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     def archive(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
         """Put items aside that are not leased. They count for nothing and can be restored."""
-        return self._run(manual_changes.change(self._core, Verb.ARCHIVE, ids, actor, False))
+        return self.run_flow(manual_changes.change(self.core, Verb.ARCHIVE, ids, actor, False))
 
     @overload
     def restore(self, ids: str, *, actor: str | None = None) -> Settled: ...
@@ -146,7 +187,7 @@ class ManualChangeMethods(BrokerBase):
     def restore(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     def restore(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
         """Take items out of the archive, to the status they had."""
-        return self._run(manual_changes.change(self._core, Verb.RESTORE, ids, actor, False))
+        return self.run_flow(manual_changes.change(self.core, Verb.RESTORE, ids, actor, False))
 
     @overload
     def fail_items(
@@ -160,7 +201,7 @@ class ManualChangeMethods(BrokerBase):
         self, ids: str | Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Any:
         """Count a failure against items that nobody works on: retried or dead, as their queues' settings say."""
-        return self._run(manual_changes.change_with_verdict(self._core, Verb.FAIL, ids, actor, force, error=error))
+        return self.run_flow(manual_changes.change_with_verdict(self.core, Verb.FAIL, ids, actor, force, error=error))
 
     @overload
     def bury_items(
@@ -174,7 +215,7 @@ class ManualChangeMethods(BrokerBase):
         self, ids: str | Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Any:
         """Make items dead that nobody works on."""
-        return self._run(manual_changes.change_with_verdict(self._core, Verb.BURY, ids, actor, force, note=note))
+        return self.run_flow(manual_changes.change_with_verdict(self.core, Verb.BURY, ids, actor, force, note=note))
 
     def hold(self, ids: Sequence[str], held_by: str, *, lasting: bool = False) -> int:
         """Keep items from being leased until `unhold`, under a name: pending and failed ones. Returns how many.
@@ -182,14 +223,14 @@ class ManualChangeMethods(BrokerBase):
         An item may be held by up to 16 names, and can be leased when none is left. A retry, redrive or death ends a
         hold, unless it is `lasting`.
         """
-        return self._run(manual_changes.hold(ids, held_by, lasting))
+        return self.run_flow(manual_changes.hold(ids, held_by, lasting))
 
     def unhold(self, held_by: str, ids: Sequence[str] | None = None) -> int:
         """Take this name from the holders of items: these, or all. What no other name holds can be leased again.
 
         Returns how many items it held.
         """
-        return self._run(manual_changes.unhold(held_by, ids))
+        return self.run_flow(manual_changes.unhold(held_by, ids))
 
     def import_items(
         self,
@@ -203,4 +244,4 @@ class ManualChangeMethods(BrokerBase):
 
         Lines are read as they are needed, and committed by the thousand: after an interruption, import them all again.
         """
-        return self._run(export_import.import_items(self._core, lines, queue, actor, progress))
+        return self.run_flow(export_import.import_items(self.core, lines, queue, actor, progress))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, TypeVar, TypeVarTuple
 
 from redrive.broker.core import Core
 from redrive.broker.flow import (
     CommitCalls,
     Effect,
     Flow,
+    GiveTurn,
     OnStore,
     ReadQuery,
     TimedCommit,
@@ -20,8 +22,10 @@ from redrive.broker.flow import (
 )
 from redrive.contract import Call, Query
 from redrive.errors import RedriveError
+from redrive.store import Commit
 
 _T = TypeVar("_T")
+_Given = TypeVarTuple("_Given")
 
 
 class _UncancelledTask(asyncio.Task[_T]):
@@ -31,39 +35,56 @@ class _UncancelledTask(asyncio.Task[_T]):
         return False
 
 
+class _Known:
+    """An answer that is there when it is awaited."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield from ()
+        return self._answer
+
+
 class AsyncBrokerBase:
-    """Runs flows in the calling coroutine."""
+    """Runs flows in the calling coroutine. `BrokerBase` has the same methods.
+
+    The public ones are for packages that are built on the broker: docs/internals/ARCHITECTURE.md.
+    """
 
     def __init__(self, core: Core) -> None:
-        self._core = core
+        self.core = core
+        """What flows take: the store, and what is around it."""
         self._ahead: set[asyncio.Future[Any]] = set()
         """Queries that calls wait for which were made after them."""
 
-    async def _call(self, call: Call) -> Any:
-        if self._ahead:
-            await self._answered()
-        return raise_if_refused(await self._core.committer.submit(call))
-
-    def _read_ahead(self, query: Query) -> asyncio.Future[Any]:
+    def _read_ahead(self, query: Query) -> Awaitable[Any]:
         """The answer to a query, from a thread: as it is before any call that is made here from now on."""
-        asked = asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+        try:
+            asked = asyncio.get_running_loop().run_in_executor(None, self.core.read, query)
+        except RuntimeError:  # no loop runs here that could be kept waiting
+            return _Known(self.core.read(query))
         self._ahead.add(asked)
         asked.add_done_callback(self._ahead.discard)
         return asked
 
     async def _answered(self) -> None:
         loop = asyncio.get_running_loop()
-        if asked := [each for each in self._ahead if each.get_loop() is loop]:
+        if asked := [each for each in tuple(self._ahead) if each.get_loop() is loop]:
             await asyncio.wait(asked)
 
-    async def _run(self, flow: Flow[_T]) -> _T:
+    async def submit(self, call: Call) -> Any:
+        """Commit one call, without a flow, and return its result. Raises if it was refused."""
+        return raise_if_refused(await self._commit(call))
+
+    async def run_flow(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""
         try:
             step = next(flow)
             while True:
                 try:
                     if step.__class__ is CommitCalls and len(step.calls) == 1:
-                        answer = (await self._submit(step.calls[0]),)
+                        answer = (await self._commit(step.calls[0]),)
                     else:
                         answer = await self._take(step)
                 except RedriveError as error:
@@ -76,7 +97,7 @@ class AsyncBrokerBase:
         finally:
             flow.close()
 
-    async def _finish(self, flow: Flow[_T]) -> _T:
+    async def run_flow_to_end(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end, even if this coroutine is cancelled: that is raised then."""
         cancelled: asyncio.CancelledError | None = None
         result: Any = None
@@ -110,37 +131,52 @@ class AsyncBrokerBase:
     def _start(self, step: Effect) -> asyncio.Future[Any]:
         """Start a step, and return its future, which is not cancelled with what awaits it."""
         if step.__class__ is TimedCommit and not self._ahead:
-            return self._core.committer.submit_many((step.call,), uncancelled=True)
+            return self.core.committer.submit_many((step.call,), uncancelled=True)
         return _UncancelledTask(self._take(step), loop=asyncio.get_running_loop())
 
-    async def _look(self, flow: Flow[_T]) -> _T:
-        """Drive a flow that only asks to its end in a thread: to take secrets out of large items takes its time too."""
-        return await asyncio.get_running_loop().run_in_executor(None, run, self._core, flow)
+    async def run_flow_in_thread(self, flow: Flow[_T]) -> _T:
+        """Drive a flow that only reads to its end in a thread: to take secrets out of large items takes time too."""
+        return await self._in_thread(run, self.core, flow)
 
-    async def _submit(self, call: Call) -> Any:
+    async def _in_thread(self, work: Callable[[*_Given], _T], *given: *_Given) -> _T:
+        """What may take its time, out of the way of the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(None, work, *given)
+
+    async def _commit(self, call: Call) -> Any:
         """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
         if self._ahead:
             await self._answered()
-        future = self._core.committer.submit(call)
+        future = self.core.committer.submit(call)
         try:
             return await future
         except asyncio.CancelledError:
-            self._core.committer.return_unclaimed_leases(future)
+            self.core.committer.return_unclaimed_leases(future)
+            raise
+
+    async def _commit_together(self, calls: Sequence[Call]) -> Commit:
+        """The same for several calls, in one transaction."""
+        if self._ahead:
+            await self._answered()
+        future = self.core.committer.submit_many(calls)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.core.committer.return_unclaimed_leases(future)
             raise
 
     async def _take(self, step: Effect) -> Any:
         match step:
             case CommitCalls(calls):
-                return await asyncio.gather(*map(self._submit, calls))
+                return (await self._commit_together(calls)).results
             case TimedCommit(call):
-                if self._ahead:
-                    await self._answered()
-                return await self._core.committer.submit_many((call,))
+                return await self._commit_together((call,))
             case ReadQuery(query):
-                return await asyncio.get_running_loop().run_in_executor(None, self._core.read, query)
+                return await self._in_thread(self.core.read, query)
             case WaitForQueue():
-                return await self._core.notify.wait_async(step)
+                return await self.core.notify.wait_async(step)
             case OnStore():
-                return await asyncio.get_running_loop().run_in_executor(None, perform_effect, self._core, step)
+                return await self._in_thread(perform_effect, self.core, step)
+            case GiveTurn():
+                return await asyncio.sleep(0)
             case _:
                 raise AssertionError(step)

@@ -14,7 +14,7 @@ class AsyncBreakerMethods(AsyncBrokerBase):
 
     async def list_breakers(self, queue: str | None = None) -> tuple[BreakerStatus, ...]:
         """Breakers that are not closed, of one queue or all."""
-        return await self._run(breaker_control.list_breakers(self._core, queue))
+        return await self.run_flow(breaker_control.list_breakers(self.core, queue))
 
     async def open_breaker(
         self,
@@ -29,17 +29,17 @@ class AsyncBreakerMethods(AsyncBrokerBase):
 
         It lets a probe through after `open_for`, and closes if that succeeds. One that is open is left unchanged.
         """
-        return await self._run(breaker_control.open_by_hand(self._core, queue, kind, open_for, note, actor))
+        return await self.run_flow(breaker_control.open_by_hand(self.core, queue, kind, open_for, note, actor))
 
     async def close_breaker(
         self, queue: str, kind: str = QUEUE, *, note: str | None = None, actor: str | None = None
     ) -> int:
         """Close a breaker without waiting for a probe. Returns how many items were released."""
-        return await self._run(breaker_control.close_by_hand(self._core, queue, kind, note, actor))
+        return await self.run_flow(breaker_control.close_by_hand(self.core, queue, kind, note, actor))
 
     def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:
         """Call a function with the feed's entry when a breaker opens or closes, in a separate thread.
 
         This process must run the maintenance; after a restart it is not called for changes from before.
         """
-        return breaker_control.add_hook(self._core, hook)
+        return breaker_control.add_hook(self.core, hook)

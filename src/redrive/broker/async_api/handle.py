@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from redrive.contract.queries import FeedPage, Page
 from redrive.model.duration import DurationInput
@@ -11,6 +11,7 @@ from redrive.model.group import Group
 from redrive.model.item import Item, Lease, Receipt
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
+from redrive.model.options import ItemOptions, QueueConditions, QueueOperationOptions
 from redrive.model.queue import Queue, QueueStats
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ class AsyncQueueHandle:
         self._broker = broker
         self.name = name
 
-    async def put(self, value: Any, **options: Any) -> Receipt:
+    async def put(self, value: Any, *, transaction: Any = None, **options: Unpack[ItemOptions]) -> Receipt:
         """Put one item. The options are those of `AsyncBroker.put`."""
-        return await self._broker.put(self.name, value, **options)
+        return await self._broker.put(self.name, value, transaction=transaction, **options)
 
     async def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
         """Put all of them, or none."""
@@ -62,14 +63,14 @@ class AsyncQueueHandle:
         limit: int = 50,
         cursor: str | None = None,
         redacted: bool = True,
-        **conditions: Any,
+        **conditions: Unpack[QueueConditions],
     ) -> Page:
         """A page of items of this queue that match."""
         return await self._broker.find(
             order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
         )
 
-    async def count(self, **conditions: Any) -> int:
+    async def count(self, **conditions: Unpack[QueueConditions]) -> int:
         """How many items of this queue match."""
         return await self._broker.count(queue=self.name, **conditions)
 
@@ -88,10 +89,12 @@ class AsyncQueueHandle:
         """What happened in this queue, oldest first."""
         return await self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
-    async def start_operation(self, verb: str, **options: Any) -> Operation:
-        """Change all items of this queue that match. Options and conditions are those of `AsyncBroker.start`."""
+    async def start_operation(self, verb: str, **options: Unpack[QueueOperationOptions]) -> Operation:
+        """Change all items of this queue that match. The options are those of `AsyncBroker.start_operation`."""
         return await self._broker.start_operation(verb, queue=self.name, **options)
 
-    async def plan_operation(self, verb: str, **options: Any) -> OperationPlan:
-        """What `start` would do, without doing it."""
-        return await self._broker.plan_operation(verb, queue=self.name, **options)
+    async def plan_operation(
+        self, verb: str, *, to: str | None = None, **conditions: Unpack[QueueConditions]
+    ) -> OperationPlan:
+        """What `start_operation` would do, without doing it."""
+        return await self._broker.plan_operation(verb, to=to, queue=self.name, **conditions)

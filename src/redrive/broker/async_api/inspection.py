@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from typing import Any
+from typing import Unpack
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, export_import, inspection, moves, registrations
 from redrive.broker.flows.inspection import FeedCursor
 from redrive.broker.flows.moves import PendingMove
 from redrive.contract.queries import AuditEntry, FeedPage, Page
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.feed import FeedEntry
 from redrive.model.filter import Filter
 from redrive.model.group import Group
 from redrive.model.item import Item
+from redrive.model.options import Conditions
 from redrive.model.worker_info import WorkerInfo
 
 
@@ -26,11 +28,11 @@ class AsyncInspectionMethods(AsyncBrokerBase):
 
         What looks like a secret is hidden; `redacted=False` gives the item as it is.
         """
-        return await self._look(deliveries.get(self._core, id, redacted))
+        return await self.run_flow_in_thread(deliveries.get(self.core, id, redacted))
 
     async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
         """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
-        return await self._look(deliveries.get_many(self._core, ids, redacted))
+        return await self.run_flow_in_thread(deliveries.get_many(self.core, ids, redacted))
 
     async def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
         """The items that a put to a queue under these idempotency keys, up to 1,000, would be duplicates of.
@@ -38,8 +40,9 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         In the order of the keys, also from queues that they moved to; None if a put would make a new item, or the item
         is gone.
         """
-        return await self._look(deliveries.find_by_key(self._core, queue, keys, redacted))
+        return await self.run_flow_in_thread(deliveries.find_by_key(self.core, queue, keys, redacted))
 
+    @lists_options(Conditions)
     async def find(
         self,
         where: Filter | None = None,
@@ -48,7 +51,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         limit: int = 50,
         cursor: str | None = None,
         redacted: bool = True,
-        **conditions: Any,
+        **conditions: Unpack[Conditions],
     ) -> Page:
         """A page of items that match: a `Filter`, or its fields as conditions, as in `find(queue="jobs", since="1h")`.
 
@@ -56,18 +59,17 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         `until` are datetimes, or how long ago: "2h". With the cursor of a page it continues after the last item; None:
         that was all.
         """
-        flow = inspection.find(
-            self._core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted
-        )
-        return await self._look(flow)
+        flow = inspection.find(self.core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted)
+        return await self.run_flow_in_thread(flow)
 
-    async def count(self, where: Filter | None = None, **conditions: Any) -> int:
+    @lists_options(Conditions)
+    async def count(self, where: Filter | None = None, **conditions: Unpack[Conditions]) -> int:
         """How many items match, as `find` would find them."""
-        return await self._run(inspection.count(self._core, where, conditions))
+        return await self.run_flow(inspection.count(self.core, where, conditions))
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
         """Dead letters by what they died of, of one queue or all, the largest group first."""
-        return await self._look(inspection.groups(self._core, queue, limit))
+        return await self.run_flow_in_thread(inspection.groups(self.core, queue, limit))
 
     async def feed(
         self,
@@ -88,7 +90,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         asked = inspection.query(
             queue=queue, id=id, kinds=kinds, operation=operation, after=after, before=before, limit=limit
         )
-        return await self._look(inspection.read(self._core, asked))
+        return await self.run_flow_in_thread(inspection.read(self.core, asked))
 
     def follow(
         self,
@@ -102,52 +104,45 @@ class AsyncInspectionMethods(AsyncBrokerBase):
     ) -> AsyncIterator[FeedEntry]:
         """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
         asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
-        follower = FeedCursor(self._core, asked, wait)
-        if after is not None:
-            return self._entries(follower)
-        try:
-            return self._entries(follower, self._read_ahead(inspection.newest()))
-        except RuntimeError:  # no loop runs here that could be kept waiting
-            follower.begin_behind(self._core.read(inspection.newest()).last)
-            return self._entries(follower)
+        follower = FeedCursor(self.core, asked, wait)
+        return self._entries(follower, None if after is not None else self._read_ahead(inspection.newest()))
 
     async def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
         """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
-        return await self._look(inspection.audit(self._core, limit, before))
+        return await self.run_flow_in_thread(inspection.audit(self.core, limit, before))
 
+    @lists_options(Conditions)
     def export(
         self,
         where: Filter | None = None,
         *,
         cursor: str | None = None,
         redacted: bool = True,
-        **conditions: Any,
+        **conditions: Unpack[Conditions],
     ) -> AsyncIterator[bytes]:
         """Items that match, as lines of JSON (docs/reference/export-format.md), as many as there are and few at a time.
 
         Lines that hold a cursor say where to go on after an interruption. Only what was exported with `redacted=False`
         can be imported where secrets were hidden in it.
         """
-        return self._lines(export_import.Exporter(self._core, where, conditions, cursor, redacted))
+        return self._lines(export_import.Exporter(self.core, where, conditions, cursor, redacted))
 
-    async def _entries(
-        self, follower: FeedCursor, newest: Awaitable[FeedPage] | None = None
-    ) -> AsyncIterator[FeedEntry]:
+    async def _entries(self, follower: FeedCursor, newest: Awaitable[FeedPage] | None) -> AsyncIterator[FeedEntry]:
         if newest is not None:
-            follower.begin_behind((await newest).last)
-        while entries := await self._run(follower.next()):
+            follower.begin_behind(await newest)
+        while entries := await self.run_flow(follower.next()):
             for entry in entries:
                 yield entry
 
     async def _lines(self, exporting: export_import.Exporter) -> AsyncIterator[bytes]:
         while not exporting.finished:
-            for line in await self._look(exporting.next()):
+            for line in await self.run_flow_in_thread(exporting.next()):
                 yield line
 
     async def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
         """Items that are on their way to another store, those that left first first; and what keeps them."""
-        return await self._run(moves.list_pending_moves(self._core, limit))
+        return await self.run_flow(moves.list_pending_moves(self.core, limit))
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that are alive, by name: where they run, which queues and tasks they work on."""
-        return await self._run(registrations.workers())
+        return await self.run_flow(registrations.workers())

@@ -3,93 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import operations
 from redrive.broker.flows.operations import BATCH_SIZE
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
+from redrive.model.options import Conditions, StartOptions
 
 
 class AsyncOperationMethods(AsyncBrokerBase):
     """Change many items at once, and see how that goes."""
 
+    @lists_options(StartOptions)
     async def start_operation(
-        self,
-        verb: str,
-        where: Filter | None = None,
-        *,
-        to: str | None = None,
-        rate: float | None = None,
-        canary: int = 0,
-        canary_success_ratio: float = 1.0,
-        confirm: int | None = None,
-        note: str | None = None,
-        actor: str | None = None,
-        paused: bool = False,
-        **conditions: Any,
+        self, verb: str, where: Filter | None = None, **options: Unpack[StartOptions]
     ) -> Operation:
         """Change all items that match now: retry, redrive, undo, move, bury, archive, restore or purge them.
 
         The filter or the conditions are those of `find`; without a status, the one that the verb is for. The operation
         lives in the store: the maintenance of any broker drives it, and it goes on after a crash.
-
-        to: the queue that items go to (redrive, move). rate: most items per second.
-        canary: how many are brought back first; the rest follows once `canary_success_ratio` of these have completed.
-        confirm: for purge, the number of items that you mean. paused: wait for `resume_operation`.
         """
-        flow = operations.start_operation(
-            self._core,
-            verb,
-            where,
-            conditions,
-            to=to,
-            rate=rate,
-            canary=canary,
-            canary_success_ratio=canary_success_ratio,
-            confirm=confirm,
-            note=note,
-            actor=actor,
-            paused=paused,
-        )
-        return await self._run(flow)
+        return await self.run_flow(operations.start_operation(self.core, verb, where, **options))
 
+    @lists_options(Conditions)
     async def plan_operation(
-        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Any
+        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Unpack[Conditions]
     ) -> OperationPlan:
-        """What `start` would do, item by item, without doing it."""
-        return await self._run(operations.plan_operation(self._core, verb, where, conditions, to))
+        """What `start_operation` would do, item by item, without doing it."""
+        return await self.run_flow(operations.plan_operation(self.core, verb, where, conditions, to))
 
     async def get_operation(self, id: str) -> Operation:
         """An operation as it stands."""
-        return await self._run(operations.get(self._core, id))
+        return await self.run_flow(operations.get(self.core, id))
 
     async def list_operations(self, *, unfinished: bool = False, limit: int = 100) -> tuple[Operation, ...]:
         """Operations, newest first; those that have not ended only, with `unfinished`."""
-        return await self._run(operations.list_all(self._core, unfinished, limit))
+        return await self.run_flow(operations.list_all(self.core, unfinished, limit))
 
     async def pause_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """Make no more steps until it is resumed."""
-        return await self._run(operations.pause(self._core, id, actor))
+        return await self.run_flow(operations.pause(self.core, id, actor))
 
     async def resume_operation(self, id: str, *, skip_canaries: bool = False, actor: str | None = None) -> Operation:
         """Go on where it was paused. `skip_canaries` continues without waiting for its canaries any longer."""
-        return await self._run(operations.resume(self._core, id, skip_canaries, actor))
+        return await self.run_flow(operations.resume(self.core, id, skip_canaries, actor))
 
     async def cancel_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """End it. What it has changed stays changed; `undo_operation` takes that back."""
-        return await self._run(operations.cancel(self._core, id, actor))
+        return await self.run_flow(operations.cancel(self.core, id, actor))
 
     async def set_operation_rate(self, id: str, rate: float, *, actor: str | None = None) -> Operation:
         """Change at most so many items per second from now on."""
-        return await self._run(operations.set_operation_rate(self._core, id, rate, actor))
+        return await self.run_flow(operations.set_operation_rate(self.core, id, rate, actor))
 
     async def undo_operation(self, id: str, *, actor: str | None = None) -> Operation:
         """Start the operation that takes another back: what nobody has worked on since is again as it was."""
-        return await self._run(operations.undo_operation(self._core, id, actor))
+        return await self.run_flow(operations.undo_operation(self.core, id, actor))
 
     async def run_operation(
         self,
@@ -105,4 +79,4 @@ class AsyncOperationMethods(AsyncBrokerBase):
         operation after each step of `at_once` items at most. Not needed where a maintenance runs; both may do it at
         once.
         """
-        return await self._run(operations.run_operation(self._core, id, wait, progress, at_once))
+        return await self.run_flow(operations.run_operation(self.core, id, wait, progress, at_once))

@@ -16,8 +16,10 @@ from redrive.broker.flows.breakers import (
     rule_for,
 )
 from redrive.broker.flows.inspection import count_all
-from redrive.broker.flows.queues import MAX_ROUNDS, get, unsettled
+from redrive.broker.flows.queues import get
+from redrive.broker.flows.stale_settings import judge_until_current
 from redrive.broker.validation import check_note, check_positive
+from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetStats, ListQueues
 from redrive.errors import BreakerNotOpen, InvalidInput, short_repr
 from redrive.model.breaker import (
@@ -145,18 +147,20 @@ def add_hook(core: Core, hook: BreakerHook) -> BreakerHook:
 
 def _change(core: Core, name: str, kind: str, change: _Change, actor: str, note: str | None) -> Flow[Queue]:
     """Change one breaker of a queue, by its newest state."""
-    queue = yield from get(core, check_name("queue", name))
-    for _ in range(MAX_ROUNDS):
+    name = check_name("queue", name)
+    yield from get(core, name)
+
+    def change_once() -> Flow[Queue | StaleSettings]:
+        queue = yield from core.queue(name)
         present = next((each for each in queue.breakers if each.kind == kind), None)
         breaker, gate = change(queue, present)
         others = [each for each in queue.breakers if each.kind != kind]
         breakers = others if breaker is None else [*others, breaker]
-        changed = yield from change_breakers(core, queue, breakers, gate, actor, note)
-        if changed is not None:
-            core.wake_maintenance()
-            return changed
-        queue = yield from get(core, name)
-    raise unsettled(core, name)
+        return (yield from change_breakers(core, queue, breakers, gate, actor, note))
+
+    changed: Queue = yield from judge_until_current(core, change_once)
+    core.wake_maintenance()
+    return changed
 
 
 def breaker_status(core: Core, queue: Queue, breaker: Breaker) -> Flow[BreakerStatus]:

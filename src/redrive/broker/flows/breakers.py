@@ -137,7 +137,7 @@ def _step(core: Core, queue: Queue) -> Flow[int]:
         gate = gate if opened.holds else breaker_gate(opened, rule)
         breakers.append(opened)
     changed = yield from change_breakers(core, queue, breakers, gate)
-    if changed is None:
+    if isinstance(changed, StaleSettings):
         return 0  # another process was first
     return (yield from enforce(core, changed, changed.breakers))
 
@@ -159,18 +159,16 @@ def change_breakers(
     gate: Gate | None,
     actor: str = ACTOR,
     note: str | None = None,
-) -> Flow[Queue | None]:
-    """Write the breakers of a queue if they differ from those it has. None: the queue has changed since it was read."""
+) -> Flow[Queue | StaleSettings]:
+    """Write the breakers of a queue if they differ from those it has, and it has not changed since it was read."""
     if tuple(breakers) == queue.breakers and gate == queue_gate(queue):
         return queue
     call = SetBreakers(queue.name, tuple(breakers), queue.version, actor, note, queue_gate(queue), gate)
     result: Queue | StaleSettings = yield from commit_call(call)
-    changed = result.queue if isinstance(result, StaleSettings) else result
-    core.cache_queue(changed)
-    if isinstance(result, StaleSettings):
-        return None
-    _report_changes(core, queue, changed, actor)
-    return changed
+    changed = core.cache_queue(result.queue if isinstance(result, StaleSettings) else result)
+    if changed is result:
+        _report_changes(core, queue, changed, actor)
+    return result
 
 
 def _report_changes(core: Core, before: Queue, after: Queue, actor: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
-from redrive.broker.flow import Flow, commit_call, run_query
+import msgspec
+
+from redrive.broker.flow import Flow, commit_call, read_items, run_query
 from redrive.contract.admin_calls import SetOperation
-from redrive.contract.queries import FeedPage, GetItem, ReadFeed
-from redrive.errors import ItemNotFound
+from redrive.contract.queries import FeedPage, ReadFeed
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEvent, Item, Status
@@ -20,23 +22,57 @@ _MAX_TITLES = 3
 _DROPPED = "removed after it died"
 
 
-def watch(operation: Operation) -> Flow[Operation]:
-    """Look how the canaries stand, and go on or stop where that decides it."""
-    total = len(operation.canary_ids)
-    needed = math.ceil(operation.canary_success_ratio * total - 1e-9)
+class CanaryCount(msgspec.Struct, frozen=True):
+    """How canaries have ended so far."""
+
+    total: int
+    needed: int
+    """How many have to complete."""
+    good: int
+    deaths: Counter[str]
+    """What the others died of again."""
+
+    @property
+    def ended(self) -> int:
+        """How many have ended."""
+        return self.good + self.deaths.total()
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether enough have completed."""
+        return self.good >= self.needed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether enough cannot complete any more."""
+        return self.deaths.total() > self.total - self.needed
+
+    @property
+    def problem(self) -> str:
+        """How many died again, and of what."""
+        titles = "; ".join(f"{count} × {title}" for title, count in self.deaths.most_common(_MAX_TITLES))
+        more = "; …" if len(self.deaths) > _MAX_TITLES else ""
+        return f"{self.deaths.total()} of {self.total} canaries died again ({titles}{more})"
+
+
+def count_canaries(ids: Sequence[ItemId], success_ratio: float, after: int = 0) -> Flow[CanaryCount]:
+    """Read how canaries have ended. `after` is a position of the feed before they were redriven."""
     good = 0
     deaths: Counter[str] = Counter()
-    for id in operation.canary_ids:
-        outcome = yield from _outcome(operation, id)
-        if outcome is None:
-            continue
-        if outcome:
-            deaths[outcome] += 1
-        else:
-            good += 1
-        if deaths.total() > total - needed:
-            return (yield from _set(operation, OperationStatus.STOPPED, _problem(deaths, total)))
-    if good >= needed:
+    for id, item in zip(ids, (yield from read_items(ids)), strict=True):
+        outcome = (yield from _last_words(after, id)) if item is None else _outcome(item)
+        good += outcome == ""
+        deaths.update([outcome] if outcome else [])
+    return CanaryCount(len(ids), math.ceil(success_ratio * len(ids) - 1e-9), good, deaths)
+
+
+def watch(operation: Operation) -> Flow[Operation]:
+    """Read the state of the canaries, and go on or stop where that decides it."""
+    canaries = yield from count_canaries(operation.canary_ids, operation.canary_success_ratio, operation.mark)
+    if canaries.has_failed:
+        problem = f"{canaries.problem}; the rest was not touched. Mend the cause, then start another operation"
+        return (yield from _set(operation, OperationStatus.STOPPED, problem))
+    if canaries.has_passed:
         return (yield from _set(operation, OperationStatus.RUNNING, None))
     return operation
 
@@ -50,12 +86,8 @@ def died_again(item: Item) -> bool:
     return item.death is not None and item.death.counters.redrives == item.counters.redrives
 
 
-def _outcome(operation: Operation, id: ItemId) -> Flow[str | None]:
+def _outcome(item: Item) -> str | None:
     """What a canary died of; an empty text where it completed; None while nobody knows."""
-    try:
-        item: Item = yield from run_query(GetItem(id))
-    except ItemNotFound:
-        return (yield from _last_words(operation, id))
     if item.status is Status.COMPLETED:
         return ""
     if not died_again(item):
@@ -63,9 +95,8 @@ def _outcome(operation: Operation, id: ItemId) -> Flow[str | None]:
     return item.death.cause.group_title if item.death else _DROPPED
 
 
-def _last_words(operation: Operation, id: ItemId) -> Flow[str]:
+def _last_words(after: int, id: ItemId) -> Flow[str]:
     """An item that is gone was completed, unless the feed tells of its death: its queue drops the dead."""
-    after = operation.mark
     while True:
         page: FeedPage = yield from run_query(ReadFeed(after=after, id=id, kinds=(FeedKind.DEAD,)))
         if page.entries:
@@ -73,15 +104,6 @@ def _last_words(operation: Operation, id: ItemId) -> Flow[str]:
         if not page.more:
             return ""
         after = page.last
-
-
-def _problem(deaths: Counter[str], total: int) -> str:
-    titles = "; ".join(f"{count} × {title}" for title, count in deaths.most_common(_MAX_TITLES))
-    more = "; …" if len(deaths) > _MAX_TITLES else ""
-    return (
-        f"{deaths.total()} of {total} canaries died again ({titles}{more}); the rest was not touched. "
-        f"Mend the cause, then start another operation"
-    )
 
 
 def _set(operation: Operation, status: OperationStatus, problem: str | None) -> Flow[Operation]:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, commit_call, raise_if_refused, run_query
+from redrive.broker.flow import CommitCalls, Flow, WaitForQueue, commit_call, raise_if_refused, read_items, run_query
 from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, check_texts, to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put
-from redrive.contract.queries import GetItem, GetItems, GetItemsByKey, GetResult
+from redrive.contract.queries import GetItem, GetItemsByKey, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidSetting, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
 from redrive.model.duration import DurationInput, parse_duration
-from redrive.model.ids import ItemId, Token, check_id, ids_of, parse_token
+from redrive.model.ids import Token, check_id, ids_of, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, KeptResult, Lease, Overrides, Result
 from redrive.model.limits import (
     DEFAULT_PRIORITY,
@@ -33,7 +33,7 @@ from redrive.model.limits import (
     check_priority,
 )
 from redrive.model.payload import check_headers, encode_payload
-from redrive.model.queue import parse_settings
+from redrive.model.queue_options import parse_settings
 from redrive.model.retry_policy import RetryInput, RetryPolicy, check_attempts_limit, check_retry_policy
 
 if TYPE_CHECKING:
@@ -249,14 +249,6 @@ def _shown(core: Core, items: list[Item | None]) -> Flow[list[Item | None]]:
     """Items as they may be seen."""
     view = yield from redaction_for(core, (queue for item in items if item for queue in queues_of(item)))
     return [None if item is None else view.item(item) for item in items]
-
-
-def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
-    """Read items with as few queries as their size allows."""
-    found: list[Item | None] = []
-    while len(found) < len(ids):
-        found += yield from run_query(GetItems(tuple(ids[len(found) :])))
-    return found
 
 
 def result(id: str) -> Flow[KeptResult | None]:

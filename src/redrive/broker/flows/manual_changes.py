@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import Flow, commit_call, raise_if_refused, run_query
-from redrive.broker.flows.deliveries import read_items
+from redrive.broker.flow import Flow, commit_call, raise_if_refused, read_items
 from redrive.broker.flows.moves import target_of
-from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.settle import failure_of
+from redrive.broker.flows.stale_settings import judge_stale
 from redrive.broker.validation import check_note
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
-from redrive.contract.item_calls import StaleSettings
-from redrive.contract.queries import GetItem
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidPayload, ItemNotFound, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, flag, is_of_a_signal
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, ids_of
 from redrive.model.item import Item, Result
-from redrive.model.judge import OutcomeKind, count_outcome
+from redrive.model.judge import OutcomeKind
 from redrive.model.limits import MAX_BATCH, MAX_STORABLE_BYTES, check_address, check_label
 from redrive.model.payload import check_headers, encode_payload, is_json, merge_patch
 from redrive.model.state_machine import Verb
@@ -65,12 +62,12 @@ def change_with_verdict(
     text, forced = check_note("note", note), flag("force", force)
     if verb is Verb.FAIL:
         failure_of(error, (), None, core.clock.now())  # what is no error is refused at once, not item by item
-    results: dict[ItemId, Any] = {}
     now: dict[ItemId, ItemId] = {}
     """The present id of what was listed under another one: an item is judged once, however often it is listed."""
     listed = checked_ids(ids)
-    waiting = list(dict.fromkeys(listed))
-    for _ in range(MAX_ROUNDS):
+
+    def judge(waiting: Sequence[ItemId]) -> Flow[dict[ItemId, Any]]:
+        results: dict[ItemId, Any] = {}
         targets: dict[ItemId, ManualTarget] = {}
         for start in range(0, len(waiting), _READ_TOGETHER):
             some = waiting[start : start + _READ_TOGETHER]
@@ -87,13 +84,10 @@ def change_with_verdict(
             outcome = yield from commit_call(call)
             results.update(zip(targets, outcome, strict=True))
             core.start_moves(outcome)
-        waiting = [id for id in targets if isinstance(results[id], StaleSettings)]
-        for id in waiting:
-            core.cache_queue(results[id].queue)
-        if not waiting:
-            break
-    for id in waiting:
-        results[id] = unsettled(core, results[id].queue.name)
+        return results
+
+    results = yield from judge(tuple(dict.fromkeys(listed)))
+    yield from judge_stale(core, results, judge)
     return unwrap_single(ids, [results[_latest(now, id)] for id in listed])
 
 
@@ -106,7 +100,8 @@ def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
 def hold(ids: Sequence[str], held_by: str, lasting: bool) -> Flow[int]:
     """Keep items out of the ready index."""
     call = Hold(checked_ids(ids), check_label("held_by", held_by), flag("lasting", lasting))
-    held: int = yield from commit_call(call)
+    held = yield from commit_call(call)
+    assert isinstance(held, int)  # it names no version of a queue
     return held
 
 
@@ -128,19 +123,9 @@ def _target_with_verdict(
         raise ItemNotFound(id)
     queue = yield from core.queue(item.queue)
     outcome_kind = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED
-    now = core.clock.now()
-    failure = failure_of(error, queue.settings.error_rules, None, now) if verb is Verb.FAIL else None
-    counters = count_outcome(item.counters, outcome_kind)
-    expired = item.expire_deadline is not None and item.expire_deadline <= now
-    verdict = core.judge(
-        queue,
-        outcome_kind,
-        counters,
-        failure=failure,
-        overrides=item.overrides,
-        expired=expired,
-        dead_reason=item.dead_reason,
-    )
+    rules, now = queue.settings.error_rules, core.clock.now()
+    failure = failure_of(error, rules, None, now) if verb is Verb.FAIL else None
+    verdict = core.judge_delivery(queue, outcome_kind, item, failure=failure)
     return ManualTarget(item.id, verdict, queue.version, failure)
 
 
@@ -186,12 +171,16 @@ def redrive(
     edited = _check(edits)
     results: list[Any] = []
     targets: list[ManualTarget] = []
-    for id in checked_ids(ids):
-        try:
-            targets.append((yield from _edited(id, edits)) if edited else ManualTarget(id))
-            results.append(None)
-        except RedriveError as refusal:
-            results.append(refusal)
+    listed = checked_ids(ids)
+    for start in range(0, len(listed), _READ_TOGETHER):
+        some = listed[start : start + _READ_TOGETHER]
+        items = (yield from read_items(some)) if edited else [None] * len(some)
+        for id, item in zip(some, items, strict=True):
+            try:
+                targets.append(_edited(id, item, edits) if edited else ManualTarget(id))
+                results.append(None)
+            except RedriveError as refusal:
+                results.append(refusal)
     call = ManualChange(Verb.REDRIVE, tuple(targets), core.actor(actor), forced, target_queue, text)
     changed = (yield from commit_call(call)) if targets else ()
     core.start_moves(changed)
@@ -219,8 +208,9 @@ def _check(edits: Edits) -> bool:
     )
 
 
-def _edited(id: ItemId, edits: Edits) -> Flow[ManualTarget]:
-    item: Item = yield from run_query(GetItem(id))
+def _edited(id: ItemId, item: Item | None, edits: Edits) -> ManualTarget:
+    if item is None:
+        raise ItemNotFound(id)
     payload = headers = None
     if edits.payload is not ... or edits.edit is not None:
         payload = _encoded(edits.payload if edits.edit is None else _apply("payload", edits.edit, _value(item)), item)

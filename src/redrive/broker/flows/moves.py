@@ -14,7 +14,7 @@ import msgspec
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, run, run_query
 from redrive.broker.validation import check_integer
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CloseMove, FinishMove, Receive
+from redrive.contract.maintenance_calls import CloseMove, FinishMove, Receive
 from redrive.contract.queries import GetItem, GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, MoveTarget, OpenMove
 from redrive.errors import Closed, ItemNotFound, QueueNotFound, RedriveError, StoreError
 from redrive.model.arrival import Move

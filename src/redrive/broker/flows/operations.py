@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from redrive.broker.flow import Flow, WaitForQueue, commit_call, run_query
+from redrive.broker.flow import Flow, commit_call, run_query, wait_until
 from redrive.broker.flows.canaries import watch
 from redrive.broker.flows.inspection import build_filter, count_all, parse_choice
 from redrive.broker.flows.moves import target_of
-from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
 from redrive.broker.flows.registrations import workers
+from redrive.broker.flows.stale_settings import judge_until_current
 from redrive.broker.redaction import redaction_for, rules_of
-from redrive.broker.validation import check_integer, check_note
+from redrive.broker.validation import check_integer, check_note, check_progress
 from redrive.clock import Instant
 from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
 from redrive.contract.base import MAINTENANCE_BATCH
-from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import (
     FindItems,
     GetIdempotencyOwners,
@@ -40,29 +39,25 @@ from redrive.model.judge import Verdict, dead_verdict
 from redrive.model.limits import MAX_BATCH, check_label, is_remote
 from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan, OperationPlanner
+from redrive.model.options import MAX_CANARIES, MAX_RATE, Conditions, OperationOptions
 from redrive.model.queue import Queue, QueueStats
-from redrive.model.state_machine import Verb
+from redrive.model.state_machine import REVIVING_VERBS, VERBS_WITH_TARGET, Verb
 from redrive.model.worker_info import handlers_by_queue
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-MAX_CANARIES = 100
-"""How many items may be tried first: each of them is looked at again and again until it has ended."""
 BATCH_SIZE = 250
 """Items of one step. With more an operation is a little faster, and a put meanwhile waits longer."""
 STEPS_PER_SECOND = 10
 """How many steps a second an operation with a rate makes, about."""
 LONGEST_WAIT = SECOND
 """Whoever drives an operation looks at least this often whether somebody paused it or set another rate."""
-_LARGEST_RATE = 1_000_000
 _MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
 """Verbs after which items may be on their way to another store."""
-_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
-_WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
 _TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
 """Verbs after which workers get the items."""
-_OF_START = frozenset({"rate", "canary", "canary_success_ratio", "confirm", "note", "actor", "paused"})
+_OF_START = OperationOptions.__annotations__.keys() - {"to"}
 # What conditions without a status mean.
 _STATUS = {
     Verb.REDRIVE: Status.DEAD,
@@ -90,16 +85,16 @@ def start_operation(
     core: Core,
     verb: str,
     where: Filter | None,
-    conditions: Mapping[str, Any],
     *,
-    to: str | None,
-    rate: float | None,
-    canary: int,
-    canary_success_ratio: float,
-    confirm: int | None,
-    note: str | None,
-    actor: str | None,
-    paused: bool,
+    to: str | None = None,
+    rate: float | None = None,
+    canary: int = 0,
+    canary_success_ratio: float = 1.0,
+    confirm: int | None = None,
+    note: str | None = None,
+    actor: str | None = None,
+    paused: bool = False,
+    **conditions: Unpack[Conditions],
 ) -> Flow[Operation]:
     """Count what matches, and leave the rest to the maintenance."""
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
@@ -216,7 +211,7 @@ def set_operation_rate(core: Core, id: str, rate: float, actor: str | None) -> F
     """At most so many items a second from now on."""
     check_rate(rate)
     if rate is None:
-        raise InvalidInput(f"a rate is a number of items per second; {_LARGEST_RATE:,} is as good as none")
+        raise InvalidInput(f"a rate is a number of items per second; {MAX_RATE:,} is as good as none")
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), rate=float(rate))))
 
 
@@ -226,8 +221,7 @@ def run_operation(
     """Make its steps here, until there is nothing more to do for now."""
     id = _checked(id)
     check_integer("at_once", at_once, 1, MAINTENANCE_BATCH)
-    if progress is not None and not callable(progress):
-        raise InvalidInput(f"progress is a function that is called with the operation, not {short_repr(progress, 60)}")
+    check_progress(progress)
     end = None if wait is None else Instant(core.clock.now() + parse_duration(wait, "wait"))
     while True:
         operation: Operation = yield from run_query(GetOperation(id))
@@ -240,9 +234,7 @@ def run_operation(
         if watching or operation.next_at > now:
             longest = Instant(now + LONGEST_WAIT)
             until = longest if watching else min(operation.next_at, longest)
-            waiting_for = f"operation {id}"  # no queue can have this name
-            ticket = core.notify.sequence(waiting_for)
-            yield WaitForQueue(waiting_for, ticket, until if end is None else min(until, end), None)
+            yield from wait_until(core, until if end is None else min(until, end))
             continue
         operation = yield from step(core, operation, at_once)
         if progress is not None:
@@ -253,18 +245,17 @@ def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Oper
     """One step of at most `limit` items. Where another process made it meanwhile, nothing happens."""
     if operation.rate is not None:
         limit = max(1, min(limit, int(operation.rate / STEPS_PER_SECOND)))
-    for _ in range(MAX_ROUNDS):
+
+    def step_once() -> Flow[Any]:
         verdicts = (yield from _verdicts(core, operation)) if operation.verb is Verb.BURY else {}
-        result = yield from commit_call(StepOperation(operation.id, operation.steps, limit, verdicts))
-        if not isinstance(result, StaleSettings):
-            stepped: Operation = result
-            if core.meter is not None:
-                core.meter.operated(operation, stepped)
-            if stepped.verb in _MOVING:
-                core.wake_movers()
-            return stepped
-        core.cache_queue(result.queue)
-    raise unsettled(core, result.queue.name)
+        return (yield from commit_call(StepOperation(operation.id, operation.steps, limit, verdicts)))
+
+    stepped: Operation = yield from judge_until_current(core, step_once)
+    if core.meter is not None:
+        core.meter.operated(operation, stepped)
+    if stepped.verb in _MOVING:
+        core.wake_movers()
+    return stepped
 
 
 def _shown(core: Core, operation: Operation) -> Flow[Operation]:
@@ -312,7 +303,7 @@ def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
     """Which of these items are dead letters: all where that was asked for, else those that the store finds."""
     if where.status is Status.DEAD or not items:
         return {item.id for item in items}
-    asked = Filter(status=Status.DEAD, ids=tuple(item.id for item in items))
+    asked = Filter(queue=where.queue, status=Status.DEAD, ids=tuple(item.id for item in items))
     found: set[str] = set()
     cursor = None
     while True:
@@ -336,7 +327,7 @@ def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdi
 
 def check_target(verb: Verb, to: str | None) -> None:
     """Raise unless the verb takes items to another queue if and only if one may, or must, be named."""
-    if to is not None and verb not in _WITH_TARGET:
+    if to is not None and verb not in VERBS_WITH_TARGET:
         raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
     if to is None and verb is Verb.MOVE:
         raise InvalidInput("a move needs the queue that items go to: to='…'")
@@ -348,18 +339,16 @@ def check_rate(rate: object) -> None:
         return
     with checking_input("rate"):
         number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)
-        fits = number and 0 < rate <= _LARGEST_RATE  # type: ignore[operator]
+        fits = number and 0 < rate <= MAX_RATE  # type: ignore[operator]
     if not fits:
-        raise InvalidInput(
-            f"a rate is a number of items per second, up to {_LARGEST_RATE:,}, not {short_repr(rate, 40)}"
-        )
+        raise InvalidInput(f"a rate is a number of items per second, up to {MAX_RATE:,}, not {short_repr(rate, 40)}")
 
 
 def check_canary(verb: Verb, canary: object, share: object) -> None:
     """Raise unless so many may be tried first, and such a share of them has to go well."""
     check_integer("canary", canary, 0, MAX_CANARIES)
-    if canary and verb not in _WITH_CANARY:
-        raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
+    if canary and verb not in REVIVING_VERBS:
+        raise InvalidInput(f"a canary is for {' and '.join(sorted(REVIVING_VERBS))}: what {verb} changes runs nowhere")
     with checking_input("canary_success_ratio"):
         fits = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
     if not fits:

@@ -15,6 +15,7 @@ import msgspec
 
 from redrive.broker.flow import CommitCalls, Flow, OnStore, ReadQuery, commit_call, raise_if_refused, run_query
 from redrive.broker.flows.registrations import CAPTURE_KIND
+from redrive.broker.flows.stale_settings import judge_until_current
 from redrive.broker.validation import check_texts
 from redrive.contract.admin_calls import (
     CreateQueue,
@@ -31,17 +32,18 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import GetQueue, GetStats, ListQueues, ListRegistrations, ListStats
 from redrive.errors import (
+    Forbidden,
     InvalidInput,
     InvalidSetting,
     QueueExists,
     QueueNotFound,
     RedriveError,
-    StoreFailed,
     short_repr,
 )
-from redrive.model.dead_queue import remote_dead_queues
+from redrive.model.dead_queue import DEAD_QUEUE, remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
-from redrive.model.queue import Queue, QueueSettings, QueueStats, parse_settings
+from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue_options import parse_settings
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -133,20 +135,17 @@ def _read_managed(registration: Registration) -> ManagedSettings | None:
         return None
 
 
-_SETTING = "dead_queue"
-
-
 def normalize_dead_queue(core: Core, settings: QueueSettings) -> QueueSettings:
     """Settings in which dead queues of this store have no store. Raises where another one is not known."""
     dead_queue = settings.dead_queue
     try:
         if isinstance(dead_queue, dict):
-            table = {key: core.address(_SETTING, name) for key, name in dead_queue.items()}
+            table = {key: core.address(DEAD_QUEUE, name) for key, name in dead_queue.items()}
             return msgspec.structs.replace(settings, dead_queue=table)
         if dead_queue is not None:
-            return msgspec.structs.replace(settings, dead_queue=core.address(_SETTING, dead_queue))
+            return msgspec.structs.replace(settings, dead_queue=core.address(DEAD_QUEUE, dead_queue))
     except InvalidInput as error:
-        raise InvalidSetting(_SETTING, f"cannot be used: {error}") from None
+        raise InvalidSetting(DEAD_QUEUE, f"cannot be used: {error}") from None
     return settings
 
 
@@ -156,9 +155,9 @@ def link_dead_queue(core: Core, name: str, settings: QueueSettings) -> Flow[None
         try:
             raise_if_refused((yield _set_used(core, name, address, used=True))[0])
         except QueueNotFound:
-            raise InvalidSetting(_SETTING, f"'{address}' does not exist; create it first") from None
+            raise InvalidSetting(DEAD_QUEUE, f"'{address}' does not exist; create it first") from None
         except InvalidSetting:
-            raise InvalidSetting(_SETTING, f"'{address}' cannot have its own dead_queue") from None
+            raise InvalidSetting(DEAD_QUEUE, f"'{address}' cannot have its own dead_queue") from None
 
 
 def unlink_dead_queue(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:
@@ -204,10 +203,6 @@ def _set_used(core: Core, name: str, address: str, *, used: bool) -> OnStore:
     return OnStore(store, CommitCalls([SetSourceQueue(queue, make_address(name, core.store.name), used)]))
 
 
-MAX_ROUNDS = 100
-"""How often a change that met newer settings is tried again before giving up."""
-
-
 def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
     """Create a queue from what a person wrote. A dead queue in another store is told first."""
     name = check_name("queue", name)
@@ -222,14 +217,19 @@ def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
 
 
 def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
-    """Create a queue if it does not exist. One that exists keeps its settings."""
+    """Create a queue if it does not exist. One that exists keeps its settings.
+
+    Raises QueueNotFound if the caller may not create it.
+    """
     try:
         yield from core.queue(name)
-    except QueueNotFound:
+    except QueueNotFound as missing:
         try:
             core.cache_queue((yield from create(core, name, settings)))
         except QueueExists:  # another process was faster
             yield from get(core, name)
+        except Forbidden:
+            raise missing from None
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
@@ -238,25 +238,26 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
     What a file manages is refused.
     """
     name = check_name("queue", name)
-    queue = yield from get(core, name)
+    yield from get(core, name)
     management = yield from managed_settings_of(name)
-    for _ in range(MAX_ROUNDS):
+
+    def update_once() -> Flow[Queue | StaleSettings]:
+        queue = yield from core.queue(name)
         settings = normalize_dead_queue(core, parse_settings(changes, base=queue.settings))
         check_update(name, management, queue.settings, settings)
         named = {*remote_dead_queues(queue.settings), *remote_dead_queues(settings)}
         yield from link_dead_queue(core, name, settings)
         try:
-            result = yield from commit_call(UpdateQueue(queue.name, settings, queue.version, core.actor(actor)))
+            call = UpdateQueue(queue.name, settings, queue.version, core.actor(actor))
+            result: Queue | StaleSettings = yield from commit_call(call)
         except RedriveError:
             yield from unlink_dead_queue(core, name, named)
             raise
         if not isinstance(result, StaleSettings):
             yield from unlink_dead_queue(core, name, named)
-            core.cache_queue(result)
-            updated: Queue = result
-            return updated
-        queue = result.queue
-    raise unsettled(core, name)
+        return result
+
+    return core.cache_queue((yield from judge_until_current(core, update_once)))
 
 
 def get(core: Core, name: str) -> Flow[Queue]:
@@ -313,8 +314,3 @@ def list_stats(names: Iterable[str] | None) -> Flow[tuple[QueueStats, ...]]:
 def _send(call: SetPaused) -> Flow[Queue]:
     queue: Queue = yield from commit_call(call)
     return queue
-
-
-def unsettled(core: Core, name: str) -> StoreFailed:
-    """Nobody edits settings that fast: something is wrong with the store, and giving up loses nothing."""
-    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times meanwhile")

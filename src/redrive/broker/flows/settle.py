@@ -13,7 +13,7 @@ from redrive.broker.flow import Flow, TimedCommit, commit_call, raise_if_refused
 from redrive.broker.flows.breaker_verdicts import uncounted_return
 from redrive.broker.flows.deliveries import queue_name as check_queue
 from redrive.broker.flows.deliveries import token_of
-from redrive.broker.flows.queues import MAX_ROUNDS, unsettled
+from redrive.broker.flows.stale_settings import judge_until_current
 from redrive.broker.validation import check_note
 from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem, Put, ReturnLease, Settle, StaleSettings
@@ -30,7 +30,7 @@ from redrive.model.failure import (
 )
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Overrides, Receipt, Settled
-from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
+from redrive.model.judge import Dead, OutcomeKind, Verdict
 from redrive.model.limits import is_remote
 from redrive.model.queue import Queue
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
@@ -48,8 +48,7 @@ def fail(
     final: bool,
     verdict: Verdict | None,
     of: str | None = None,
-    *,
-    is_counted: bool = True,
+    outcome_kind: OutcomeKind = OutcomeKind.FAILED,
 ) -> Flow[Settled]:
     """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
     is_final = flag("final", final)
@@ -58,7 +57,7 @@ def fail(
     failure = failure_of(error, queue.settings.error_rules, held.worker, core.clock.now())
     if is_final:
         failure = msgspec.structs.replace(failure, final=True)
-    return (yield from _settle(core, held, OutcomeKind.FAILED, failure=failure, verdict=verdict, is_counted=is_counted))
+    return (yield from _settle(core, held, outcome_kind, failure=failure, verdict=verdict))
 
 
 def release(
@@ -116,7 +115,7 @@ def put_failed(
         brought = core.route_verdict(queue, verdict, failure)
         return Judged(failure, brought or judge_first_failure(core, queue, failure, item.overrides))
 
-    return (yield from put_judged(core, queue, item, judge, note)).receipt
+    return (yield from put_judged(core, queue.name, item, judge, note)).receipt
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
@@ -134,19 +133,18 @@ class PutFailure(msgspec.Struct, frozen=True, gc=False):
     at: Instant
 
 
-_FIRST_FAILURE = Counters(failures=1)
-
-
 def judge_first_failure(core: Core, queue: Queue, failure: Failure, overrides: Overrides) -> Verdict:
     """Judge the failure that an item is put with."""
-    return core.judge(queue, OutcomeKind.FAILED, _FIRST_FAILURE, failure=failure, overrides=overrides)
+    return core.judge(queue, OutcomeKind.FAILED, Counters(), failure=failure, overrides=overrides)
 
 
 def put_judged(
-    core: Core, queue: Queue, item: NewItem, judge: Callable[[Queue], Judged], note: str | None = None
+    core: Core, queue_name: str, item: NewItem, judge: Callable[[Queue], Judged], note: str | None = None
 ) -> Flow[PutFailure]:
     """Put an item that has failed, as `judge` says by the settings of the queue: last seen, or newer ones."""
-    for _ in range(MAX_ROUNDS):
+
+    def put() -> Flow[PutFailure | StaleSettings]:
+        queue = yield from core.queue(queue_name)
         judged = judge(queue)
         verdict = judged.verdict
         born = msgspec.structs.replace(
@@ -154,12 +152,12 @@ def put_judged(
         )
         commit: Commit = yield TimedCommit(Put(queue.name, (born,)))
         result = raise_if_refused(commit.results[0])
-        if not isinstance(result, StaleSettings):
-            if isinstance(verdict, Dead) and verdict.to is not None and is_remote(verdict.to):
-                core.wake_movers()
-            return PutFailure(result[0], verdict, commit.now)
-        queue = core.cache_queue(result.queue)
-    raise unsettled(core, queue.name)
+        return result if isinstance(result, StaleSettings) else PutFailure(result[0], verdict, commit.now)
+
+    done: PutFailure = yield from judge_until_current(core, put)
+    if isinstance(done.verdict, Dead) and done.verdict.to is not None and is_remote(done.verdict.to):
+        core.wake_movers()
+    return done
 
 
 def failure_of(
@@ -215,42 +213,29 @@ def _settle(
     delay: int = 0,
     note: str | None = None,
     at_once: bool = False,
-    is_counted: bool = True,
 ) -> Flow[Settled]:
     """Judge by the newest settings; where they changed meanwhile, judge again."""
-    counters = count_outcome(lease.counters, outcome_kind, is_counted=is_counted)
     if note is None and type(verdict) is Dead:
         note = check_note("note", verdict.note)
-    expired = lease.expire_deadline is not None and lease.expire_deadline <= core.clock.now()
-    queue = yield from core.queue(lease.queue)
     if lease.dead_reason is not None:
         verdict = None  # the program does not revive it either
-    for _ in range(MAX_ROUNDS):
+
+    def settle() -> Flow[Settled | StaleSettings]:
+        queue = yield from core.queue(lease.queue)
         call = None
         if outcome_kind is OutcomeKind.FAILED and failure is not None and verdict is None:
             call = uncounted_return(queue, lease, failure, core.clock.now())
         if call is None:
-            judged = core.route_verdict(queue, verdict, failure) or core.judge(
-                queue,
-                outcome_kind,
-                counters,
-                failure=failure,
-                overrides=lease.overrides,
-                expired=expired,
-                delay=delay,
-                dead_reason=lease.dead_reason,
+            judged = core.route_verdict(queue, verdict, failure) or core.judge_delivery(
+                queue, outcome_kind, lease, failure=failure, delay=delay
             )
-            call = Settle(
-                lease.token, outcome_kind, judged, queue.version, failure, note, at_once, is_counted=is_counted
-            )
-        result = yield from commit_call(call)
-        if not isinstance(result, StaleSettings):
-            settled: Settled = result
-            core.start_moves((settled,))
-            if core.meter is not None:
-                core.meter.settled(
-                    lease.queue, call.outcome_kind, settled, failure, was_dead=lease.dead_reason is not None
-                )
-            return settled
-        queue = core.cache_queue(result.queue)
-    raise unsettled(core, lease.queue)
+            call = Settle(lease.token, outcome_kind, judged, queue.version, failure, note, at_once)
+        result: Settled | StaleSettings = yield from commit_call(call)
+        if core.meter is not None and isinstance(result, Settled):
+            was_dead = lease.dead_reason is not None
+            core.meter.settled(lease.queue, call.outcome_kind, result, failure, was_dead=was_dead)
+        return result
+
+    settled: Settled = yield from judge_until_current(core, settle)
+    core.start_moves((settled,))
+    return settled

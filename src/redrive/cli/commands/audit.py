@@ -46,7 +46,7 @@ def audit(limit: int, before: int | None) -> None:
     Tokens made and revoked are among it, for those who may make some.
     """
     with open_target() as broker:
-        here = broker._core.store.namespace
+        here = broker.core.store.namespace
         entries = list(broker.audit(limit, before=before))
         until = _EVER if before is None else next((each.at for each in broker.audit(1, before=before + 1)), _EVER)
     since = entries[-1].at if len(entries) == limit else Instant(0)

@@ -92,7 +92,7 @@ def _repeated(what: str, seconds: float, act: Callable[[], Any]) -> Figure:
     took: list[float] = []
     began = time.perf_counter()
     last = began
-    while last - began < seconds and len(took) < MOST_ITEMS:
+    while not took or (last - began < seconds and len(took) < MOST_ITEMS):
         done = act()
         now = time.perf_counter()
         if done is False:
@@ -125,7 +125,7 @@ async def _at_once(what: str, seconds: float, callers: int, act: Callable[[], Aw
 
     async def caller() -> None:
         last = time.perf_counter()
-        while last - began < seconds and len(took) < MOST_ITEMS:
+        while not took or (last - began < seconds and len(took) < MOST_ITEMS):
             done = await act()
             now = time.perf_counter()
             if not done:

@@ -89,7 +89,7 @@ def open_queue(queue: str) -> Iterator[Broker]:
 def find_task(broker: Broker, queue: str, typed: str, *, redacted: bool = True) -> Item:
     """The item of a task: by its task id, or by the first digits of the id of its item."""
     try:
-        return broker._run(administration.get_item(broker._core, queue, typed, redacted=redacted))
+        return broker.run_flow(administration.get_item(broker.core, queue, typed, redacted=redacted))
     except (NotFound, Forbidden) as error:
         if isinstance(error, QueueNotFound):
             raise
@@ -103,8 +103,7 @@ def _by_item_id(
         id = item_id(broker, typed, queue)
     except (ItemNotFound, InvalidName) as problem:
         raise problem if hasattr(problem, "candidates") else error from None
-    flow = administration.get_item(broker._core, queue, id, by_task_id=False, redacted=redacted)
-    return broker._run(flow)
+    return broker.run_flow(administration.get_item(broker.core, queue, id, redacted=redacted))
 
 
 @command("status")
@@ -113,13 +112,13 @@ def status(queue: str) -> None:
     """One screen for whoever is on call: what was captured, what waits, what is exhausted and of what, whether retries
     run, and what to type next."""
     with open_queue(queue) as broker:
-        found = broker._run(administration.statistics(broker._core, queue))
+        found = broker.run_flow(administration.statistics(broker.core, queue))
         if as_json():
             print_json(found)
             return
         causes = broker.groups(queue, limit=3) if found["status_breakdown"]["exhausted"] else ()
         workers = [worker for worker in broker.workers() if queue in worker.queues]
-        waiting, more = broker._run(administration.list_items(broker._core, queue, _WAITING, 1_000, None))
+        waiting, more = broker.run_flow(administration.list_items(broker.core, queue, _WAITING, 1_000, None))
     due = [] if more else [at for item in waiting if (at := next_retry_at(item)) is not None]
     _print_counts(queue, found, min(due, default=None))
     _print_processor(found, workers)
@@ -227,7 +226,7 @@ def list_(
     """Captured tasks that meet all conditions given, the newest first."""
     where = TaskFilter.parse(status, category, policy, _time(since), _time(before), None)
     with open_queue(queue) as broker:
-        items, position = broker._run(administration.list_items(broker._core, queue, where, limit, cursor))
+        items, position = broker.run_flow(administration.list_items(broker.core, queue, where, limit, cursor))
     views = [task_view(item) for item in items]
     if as_json():
         more = {} if position is None else {"cursor": position}

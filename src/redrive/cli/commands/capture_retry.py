@@ -18,7 +18,7 @@ from redrive.cli.commands.capture_inspect import NoCaptureQueue, find_task, open
 from redrive.cli.common_options import as_json, command, command_line, get_option, was_given
 from redrive.cli.output import escape_line, print_json, print_line, print_note
 from redrive.errors import InvalidInput, NotFound, QueueNotFound, RedriveError
-from redrive.model.item import Settled, Status
+from redrive.model.item import Status
 from redrive.model.state_machine import Verb
 from redrive.model.text import format_instant, pluralize, to_rfc3339
 from redrive.worker.app_loader import load_program
@@ -67,11 +67,11 @@ def retry(
             where = {"queue": queue, "status": Status.DEAD}
             bulk_change.run(broker, "retry", where, yes=yes, dry_run=dry_run, **options)
             return
-        is_running = broker._run(flows.has_processor(queue))
+        is_running = broker.run_flow(flows.has_processor(queue))
         message = administration.due_message(queue, is_running)
 
         def make_due(item: Item) -> Outcome:
-            broker._run(administration.change(broker._core, item, Verb.RETRY, None))
+            broker.run_flow(administration.change(broker.core, item, Verb.RETRY, None))
             return {"success": False, "is_due": True, "is_processor_running": is_running, "message": message}
 
         _change(broker, queue, tasks, make_due)
@@ -127,19 +127,19 @@ def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None
     """
     word = "removed" if final else "dropped"
     with open_queue(queue) as broker:
-        count = broker._run(administration.count_clearable(queue))
-        cleared: list[Settled] = []
+        count = broker.run_flow(administration.count_clearable(queue))
+        cleared, until = 0, None
         if count and not dry_run:
             bulk_change.confirm(f"clear {queue} and {'remove' if final else 'drop'}", count, yes, final=final)
-            cleared = broker._run(administration.clear(broker._core, queue, count if final else None))
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
+            result = broker.run_flow(administration.clear(broker.core, queue, count if final else None))
+            cleared, until = result.cleared, result.undo_until
     if as_json():
         undo_until = None if until is None else to_rfc3339(until)
-        print_json({"dry_run": dry_run, "matched": count, word: len(cleared), "undo_until": undo_until})
+        print_json({"dry_run": dry_run, "matched": count, word: cleared, "undo_until": undo_until})
     elif dry_run:
         print_line(f"{pluralize(count, 'task')} would be {word}")
     else:
-        print_line(f"{pluralize(len(cleared), 'task')} {word}" if count else f"Nothing is to be {word}.")
+        print_line(f"{pluralize(cleared, 'task')} {word}" if count else f"Nothing is to be {word}.")
         if until is not None:
             restore = command_line(f"dead restore -q {queue} --where dropped=true")
             print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
@@ -147,7 +147,7 @@ def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None
 
 
 def _moved(broker: Broker, item: Item, verb: Verb) -> Outcome:
-    status = broker._run(administration.change(broker._core, item, verb, None))
+    status = broker.run_flow(administration.change(broker.core, item, verb, None))
     return {"status": status.value, "message": f"is {status} now"}
 
 

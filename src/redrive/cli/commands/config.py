@@ -186,7 +186,7 @@ def release(queue: str) -> None:
     A file that still has the queue manages it again as soon as it is applied.
     """
     with open_target() as broker:
-        was_managed = broker._run(queues.release_queue(queue))
+        was_managed = broker.run_flow(queues.release_queue(queue))
     if as_json():
         print_json({"queue": queue, "released": was_managed})
     else:

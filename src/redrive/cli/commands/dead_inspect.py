@@ -45,7 +45,7 @@ def groups(queue: str | None, limit: int) -> None:
         found = broker.groups(queue, limit=limit)
         stats = broker.list_stats() if queue is None else (broker.stats(queue),)
         dead = {each.queue: each.dead_letters for each in stats if each.dead_letters}
-        breakers = broker._run(list_group_breakers(broker._core, found))
+        breakers = broker.run_flow(list_group_breakers(broker.core, found))
     if as_json():
         marked = [{**to_json_value(each), "breakers": breakers.get(each.fingerprint, ())} for each in found]
         print_json({"dead": sum(dead.values()), "queues": dead, "groups": marked})

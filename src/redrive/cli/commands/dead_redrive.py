@@ -3,19 +3,15 @@ payloads."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
-from redrive.broker.flows.canaries import died_again
+from redrive.broker.flows.edited_redrive import EditedRedrive
 from redrive.cli import bulk_change, error_output
-from redrive.cli.bulk_change import confirm, confirm_options, progress_bar
+from redrive.cli.bulk_change import TEXTS, confirm, confirm_options, progress_bar
 from redrive.cli.commands.queue_items import change, force_option
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs, was_given
@@ -23,9 +19,8 @@ from redrive.cli.item_output import payload_text
 from redrive.cli.output import escape_line, print_json, print_line, print_note, short
 from redrive.cli.selection import any_given, condition_options, conditions, item_ids
 from redrive.cli.store_target import open_target
-from redrive.errors import ItemNotFound, RedriveError
-from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Item, Status
+from redrive.model.options import MAX_CANARIES
 from redrive.model.payload import is_json, merge_patch
 from redrive.model.text import format_counts, pluralize
 
@@ -33,10 +28,8 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-AT_ONCE = 250
 SHOWN = 3
 """So many items are shown by a dry run, as they are and as they would be."""
-_POLL_SECONDS = 0.25
 
 
 class EditOptions(msgspec.Struct, frozen=True):
@@ -47,10 +40,6 @@ class EditOptions(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.payload or self.headers)
-
-    def arguments(self) -> dict[str, Any]:
-        """For `Broker.redrive`."""
-        return {"edit": self.payload or None, "edit_headers": self.headers or None}
 
 
 def edit_options(function: _F) -> _F:
@@ -111,18 +100,33 @@ def run(
         return
     if ids and (not named or yes is not None):
         confirm("edit and redrive", len(ids), yes, final=False)
-    revival = _EditedRedrive(broker, edits, {"to": to, "note": note, "force": force}, rate, len(ids))
-    try:
-        problem = None
-        if canary and len(ids) > 1:
-            revival.bring_back(ids[:canary])
-            problem = revival.watch(canary_success_ratio, wait)
-        if problem is None:
-            revival.bring_back(ids[canary:] if canary and len(ids) > 1 else ids)
-    except KeyboardInterrupt:
-        print_note(f"\n{pluralize(revival.changed, 'item')} were brought back before this; the rest is as it was.")
-        raise
-    revival.tell(problem)
+    changed = 0
+    with progress_bar("edit and redrive", len(ids)) as shown:
+
+        def progress(now: EditedRedrive) -> None:
+            nonlocal changed
+            changed, ended = now.changed, now.ended_canaries
+            title = "edit and redrive" if ended is None else f"waits for {changed} canaries, {ended} have ended"
+            shown.at(changed + now.skipped.total(), title)
+
+        try:
+            done = broker.redrive_edited(
+                ids,
+                edit=edits.payload or None,
+                edit_headers=edits.headers or None,
+                to=to,
+                rate=rate,
+                canary=canary,
+                canary_success_ratio=canary_success_ratio,
+                wait=wait,
+                force=force,
+                note=note,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            print_note(f"\n{pluralize(changed, 'item')} were brought back before this; the rest is as it was.")
+            raise
+    _print_result(done)
 
 
 def _ids(broker: Broker, where: Mapping[str, Any]) -> list[str]:
@@ -160,90 +164,24 @@ def _change(item: Item, edits: EditOptions) -> dict[str, Any]:
     return {"id": item.id, "before": before, "after": after, "headers": headers}
 
 
-class _EditedRedrive:
-    """Items on their way back, and how far it got."""
-
-    def __init__(self, broker: Broker, edits: EditOptions, how: dict[str, Any], rate: float | None, total: int) -> None:
-        self._broker = broker
-        self._edits = edits
-        self._how = how
-        self._rate = rate
-        self._total = total
-        self._skipped: Counter[str] = Counter()
-        self._samples: dict[str, str] = {}
-        self._now: list[str] = []
-
-    @property
-    def changed(self) -> int:
-        """How many were brought back."""
-        return len(self._now)
-
-    def bring_back(self, ids: list[str]) -> None:
-        """Edit and redrive these, no faster than the rate."""
-        at_once = AT_ONCE if self._rate is None else max(1, min(AT_ONCE, int(self._rate / 10)))
-        with progress_bar("edit and redrive", self._total) as shown:
-            for start in range(0, len(ids), at_once):
-                some = ids[start : start + at_once]
-                for id, result in zip(
-                    some, self._broker.redrive(some, **self._edits.arguments(), **self._how), strict=True
-                ):
-                    if isinstance(result, RedriveError):
-                        self._skipped[result.code] += 1
-                        self._samples.setdefault(result.code, f"{short(id)}: {result}")
-                    else:
-                        self._now.append(result.id)
-                shown.at(self.changed + self._skipped.total())
-                if self._rate is not None:
-                    sleep(len(some) / self._rate)
-
-    def watch(self, share: float, wait: str) -> str | None:
-        """Wait for how those that are back end. None where enough completed, else what went wrong."""
-        total = len(self._now)
-        needed = math.ceil(share * total - 1e-9)
-        end = time.monotonic() + parse_duration(wait, "--wait") / SECOND
-        with progress_bar(f"waits for {total} canaries", total) as shown:
-            while True:
-                endings = [self._ending(id) for id in self._now]
-                good, bad = endings.count(True), endings.count(False)
-                shown.at(good + bad)
-                if good >= needed:
-                    return None
-                if bad > total - needed:
-                    return f"{bad} of {total} canaries died again"
-                if time.monotonic() >= end:
-                    return f"{total - good - bad} of {total} canaries have not ended in the time given"
-                sleep(_POLL_SECONDS)
-
-    def _ending(self, id: str) -> bool | None:
-        """Whether it completed; None while nobody knows."""
-        try:
-            item = self._broker.get(id)
-        except ItemNotFound:  # completed, unless its queue drops the dead
-            return not self._broker.feed(id=id, kinds="dead").entries
-        if item.status is Status.COMPLETED:
-            return True
-        return False if died_again(item) else None
-
-    def tell(self, problem: str | None) -> None:
-        """What was done, and the exit code of it."""
-        rest = self._total - self.changed - self._skipped.total()
-        if as_json():
-            told = {"verb": "redrive", "matched": self._total, "changed": self.changed, "skipped": self._skipped,
-                    "untouched": rest, "problem": problem, "ids": self._now}  # fmt: skip
-            print_json(told)
-        else:
-            print_line(f"{pluralize(self.changed, 'item')} of {self._total:,} edited and brought back")
-            if self._skipped:
-                print_line(f"  left out: {format_counts(self._skipped)}")
-                for sample in self._samples.values():
-                    print_line(f"    {escape_line(sample)}")
-            if problem:
-                print_line(f"  stopped: {escape_line(problem)}; {pluralize(rest, 'item')} not touched")
-            elif self.changed:
-                print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
-        if problem:
-            click.get_current_context().exit(error_output.STOPPED)
-        click.get_current_context().exit(error_output.exit_of_change(self.changed, self._skipped.total()))
+def _print_result(done: EditedRedrive) -> None:
+    """Print what was done, and exit with the code of it."""
+    if as_json():
+        print_json({"verb": "redrive", "matched": done.total, "changed": done.changed, "skipped": done.skipped,
+                    "untouched": done.untouched, "problem": done.problem, "ids": done.ids})  # fmt: skip
+    else:
+        print_line(f"{pluralize(done.changed, 'item')} of {done.total:,} edited and brought back")
+        if done.skipped:
+            print_line(f"  left out: {format_counts(done.skipped)}")
+            for id, refusal in done.refusals.values():
+                print_line(f"    {escape_line(f'{short(id)}: {refusal}')}")
+        if done.problem:
+            print_line(f"  stopped: {escape_line(done.problem)}; {pluralize(done.untouched, 'item')} not touched")
+        elif done.changed:
+            print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
+    if done.problem:
+        click.get_current_context().exit(error_output.STOPPED)
+    click.get_current_context().exit(error_output.exit_of_change(done.changed, done.skipped.total()))
 
 
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -263,13 +201,11 @@ def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
 @ids_argument
 @condition_options()
 @all_option
-@click.option("--to", metavar="QUEUE", shell_complete=complete_queue,
-              help="To this queue; else to where each item died, or is.")  # fmt: skip
-@click.option("--canary", type=click.IntRange(0, 100), default=0, metavar="N",
-              help="Bring N back first; the rest follows once these have completed.")  # fmt: skip
+@click.option("--to", metavar="QUEUE", shell_complete=complete_queue, help=TEXTS["to"])
+@click.option("--canary", type=click.IntRange(0, MAX_CANARIES), default=0, metavar="N", help=TEXTS["canary"])
 @click.option("--canary-success", "canary_success_ratio",
-              type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
-              metavar="SHARE", help="How many of the canaries have to complete, from 0 to 1.")  # fmt: skip
+              type=click.FloatRange(0, 1, min_open=True), default=1.0,
+              metavar="SHARE", help=TEXTS["canary_success_ratio"])  # fmt: skip
 @edit_options
 @force_option
 @bulk_change.operation_options

@@ -89,7 +89,7 @@ def list_(queue: str | None, status: str | None, limit: int, cursor: str | None,
     with open_target() as broker:
         if queue is None:
             queues = broker.list_queues()
-            listings = broker._run(external_polls.external_queues())
+            listings = broker.run_flow(external_polls.external_queues())
             breakers = broker.list_breakers() if any(each.breakers for each in queues) else ()
             _print_queues(queues, broker.list_stats(), listings, breakers)
             return
@@ -167,7 +167,7 @@ def show(queue: str) -> None:
     with open_target() as broker:
         found, stats = broker.get_queue(queue), broker.stats(queue)
         workers = [worker for worker in broker.workers() if queue in worker.queues]
-        listing = broker._run(external_polls.external_queue(queue))
+        listing = broker.run_flow(external_polls.external_queue(queue))
         breakers = broker.list_breakers(queue) if found.breakers else ()
     if as_json():
         told = {"stats": _with_breakers(stats, breakers), "workers": workers, "external": listing}

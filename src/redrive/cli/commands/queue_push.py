@@ -18,7 +18,9 @@ from redrive.cli.output import print_json, print_line, print_note, short, to_jso
 from redrive.cli.setting_options import written_value
 from redrive.cli.store_target import open_target
 from redrive.errors import InvalidPayload
+from redrive.model.declaration import texts_of
 from redrive.model.limits import MIB
+from redrive.model.options import ItemOptions
 from redrive.model.payload import TEXT
 from redrive.model.text import pluralize
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 1_000
 """Lines that are put in one transaction."""
 BYTES_AT_ONCE = 8 * MIB
+TEXTS = texts_of(ItemOptions)
+"""What each option of an item means."""
 
 
 def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -45,15 +49,14 @@ def _retry(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--file", "path", type=click.File("rb"), help="Take the payload from a file; - is stdin.")
 @click.option("--text", is_flag=True, help="The payload is a text, and not JSON.")
 @click.option("--lines", is_flag=True, help="One item for each line, by the thousand; empty lines are passed over.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
-              help="A header; as many as you like.")  # fmt: skip
-@click.option("--delay", default="0", metavar="TIME", help="From now until a worker may have it, as in 30s or 2h.")
-@click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="Larger first.")
-@click.option("--key", metavar="KEY", help="Idempotency key: a second push with it gives the first item.")
-@click.option("--expire", metavar="TIME", help="How long it is worth doing.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers, help=TEXTS["headers"])
+@click.option("--delay", default="0", metavar="TIME", help=TEXTS["delay"])
+@click.option("--priority", type=click.IntRange(0, 9), default=5, help=TEXTS["priority"])
+@click.option("--key", metavar="KEY", help=TEXTS["idempotency_key"])
+@click.option("--expire", metavar="TIME", help=TEXTS["expire_timeout"])
 @click.option("--retry", metavar="TABLE", callback=_retry,
-              help="Its own retry policy, in TOML or JSON: '{attempts=5, cooldown=\"1m\"}'.")  # fmt: skip
-@click.option("--content-type", metavar="TYPE", help="Store the payload as bytes of this type.")
+              help=f"{TEXTS['retry']} In TOML or JSON: '{{attempts=5, cooldown=\"1m\"}}'.")  # fmt: skip
+@click.option("--content-type", metavar="TYPE", help=TEXTS["content_type"])
 def push(
     queue: str,
     payload: str | None,
@@ -111,11 +114,11 @@ def _list_anew(broker: Broker, queue: str) -> bool:
     """Let an external queue be listed now. False where it is no external one."""
     from redrive.broker.flows import external_polls
 
-    if broker._run(external_polls.external_queue(queue)) is None:
+    if broker.run_flow(external_polls.external_queue(queue)) is None:
         return False
     workers = [worker.name for worker in broker.workers() if queue in worker.queues]
     if workers:
-        broker._run(external_polls.request(queue))
+        broker.run_flow(external_polls.request(queue))
     if as_json():
         print_json({"queue": queue, "requested": bool(workers), "workers": workers})
     elif workers:

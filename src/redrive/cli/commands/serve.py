@@ -17,6 +17,7 @@ import click
 
 from redrive import __version__
 from redrive.cli.common_options import command, log_json_option, seconds_option
+from redrive.cli.error_output import INTERRUPTED
 from redrive.cli.store_target import StoreTarget, find_target, project_config, project_file
 from redrive.config.config import ServerOptions
 from redrive.errors import InvalidInput
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from redrive.config.runtime import ConfigRuntime
     from redrive.server.asgi import Server
 
-STOPPED_AT_ONCE = 130
 CLOSING_SECONDS = 1.0
 """How long a server that stops at once waits for its stores."""
 
@@ -101,7 +101,7 @@ def serve(**options: Any) -> None:
         finished = runner.run(_serve(find_target(), options))
         if not finished:
             sys.stdout.flush()
-            os._exit(STOPPED_AT_ONCE)  # without waiting for threads that are inside a store
+            os._exit(INTERRUPTED)  # without waiting for threads that are inside a store
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -114,7 +114,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
     """Open, listen, say so, serve."""
-    from redrive.server.auth.authentication import TokenAuthenticator
+    from redrive.server.authentication import TokenAuthenticator
     from redrive.server.http_server import HttpRunner, listen, may_bind
 
     if place.is_server:
@@ -138,7 +138,7 @@ async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
         _log.info(
             "server_started",
             address=address,
-            store=opened[0]._core.store.name,
+            store=opened[0].core.store.name,
             namespaces=namespaces,
             durability=durability.level,
             tokens=has_tokens,
@@ -201,7 +201,7 @@ async def _started(
         if options["work"]:
             raise InvalidInput("--work runs the workers of redrive.toml, and there is none here or above; write one")
         return None
-    if broker._core.store.namespace != place.namespace:
+    if broker.core.store.namespace != place.namespace:
         if options["work"]:
             raise InvalidInput(
                 f"--work runs the workers of {config.file}, which are for namespace '{place.namespace}'; serve that "
@@ -213,7 +213,7 @@ async def _started(
 
     works = config.server.work if options["work"] is None else options["work"]
     running = ConfigRuntime(
-        Broker(broker._core),
+        Broker(broker.core),
         config,
         workers=None if works else (),
         shutdown_timeout=options["shutdown_timeout"],

@@ -45,8 +45,8 @@ def create(
 ) -> None:
     """Make a token called NAME, which is unique and stands in the audit. It is printed this once."""
     with open_target(create=True, namespace=TOKENS_NAMESPACE) as broker:
-        core = broker._core
-        made = broker._run(
+        core = broker.core
+        made = broker.run_flow(
             token_store.create(
                 core.clock,
                 name,
@@ -68,7 +68,7 @@ def create(
 def list_() -> None:
     """All tokens, without their secrets; also those that have expired."""
     with open_target(namespace=TOKENS_NAMESPACE) as broker:
-        found, now = broker._run(token_store.list_all()), broker._core.clock.now()
+        found, now = broker.run_flow(token_store.list_all()), broker.core.clock.now()
     if as_json():
         print_json([_form(each, now) for each in found])
     elif not found:
@@ -82,7 +82,7 @@ def list_() -> None:
 def revoke(name: str) -> None:
     """The token called NAME lets nobody in any more, a second from now at the latest."""
     with open_target(namespace=TOKENS_NAMESPACE) as broker:
-        if not broker._run(token_store.revoke(name, broker._core.actor(None))):
+        if not broker.run_flow(token_store.revoke(name, broker.core.actor(None))):
             raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows those there are")
     if as_json():
         print_json({"revoked": name})

@@ -1,11 +1,10 @@
 """The table of routes: every call in JSON that there is.
 
-The OpenAPI document, the check of rights, and the tests of every route with every role are made from it.
+The OpenAPI document and the tests of every route with every role are made from it.
 """
 
 from __future__ import annotations
 
-from redrive.server.broker_pool import BrokerPool
 from redrive.server.route import Route
 from redrive.server.routes import (
     activity,
@@ -35,10 +34,5 @@ ROUTES: tuple[Route, ...] = (
     *breakers.ROUTES,
     *captured_tasks.ROUTES,
     *activity.ROUTES,
+    *tokens.ROUTES,
 )
-"""Those that need nothing but the broker of their namespace."""
-
-
-def all_routes(brokers: BrokerPool) -> tuple[Route, ...]:
-    """All of them, of a server with these brokers."""
-    return (*ROUTES, *tokens.routes(brokers))

@@ -16,7 +16,7 @@ from redrive.model.worker_info import WorkerInfo
 from redrive.server.feed_followers import wait_for_feed
 from redrive.server.field_types import DurationInput, ItemIdText, Label, PageLimit, QueueName, check_page
 from redrive.server.request import Request
-from redrive.server.route import Route, every_queue, queue_if_named
+from redrive.server.route import Route
 from redrive.wire.json_views import defined, view_of, view_type
 
 Number = Annotated[
@@ -55,7 +55,8 @@ async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
     after, before = _read(call.after), _read(call.before)
     page = await request.broker.feed(after=after, before=before, **wanted)
     if not page.entries and not page.more and wait and after is not None and before is None:
-        page = await request.wait_for(wait_for_feed(request.broker, page.last, wait, **wanted)) or page
+        waited = wait_for_feed(request.broker, request.unbound or request.broker, page.last, wait, **wanted)
+        page = await request.wait_for(waited) or page
         await request.check_admitted()
     return view_of(page)
 
@@ -105,7 +106,6 @@ ROUTES = (
         request_type=FeedCall,
         response_type=FeedView,
         permission=Permission.READ,
-        queues=queue_if_named,
         handler=feed,
         example={"after": "0", "wait": "20s"},
     ),
@@ -115,7 +115,6 @@ ROUTES = (
         request_type=AuditCall,
         response_type=AuditView,
         permission=Permission.READ,
-        queues=every_queue,
         handler=audit,
         example={"limit": 10},
     ),
@@ -125,7 +124,6 @@ ROUTES = (
         request_type=WorkersCall,
         response_type=WorkersView,
         permission=Permission.READ,
-        queues=every_queue,
         handler=workers,
     ),
     Route(
@@ -134,7 +132,6 @@ ROUTES = (
         request_type=MovesCall,
         response_type=MovesView,
         permission=Permission.READ,
-        queues=every_queue,
         handler=moves,
     ),
 )

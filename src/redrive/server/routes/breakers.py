@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -11,7 +10,7 @@ from redrive.auth.principal import Permission
 from redrive.model.breaker import QUEUE, BreakerStatus
 from redrive.server.field_types import Actor, DurationInput, Label, QueueName, Text
 from redrive.server.request import Request
-from redrive.server.route import Route, one_queue
+from redrive.server.route import Route
 from redrive.wire.json_views import defined, view_of, view_type
 
 BreakerView = view_type(BreakerStatus)
@@ -23,11 +22,6 @@ Kind = Annotated[
         examples=["network", "fingerprint:51c2ab0f9d3e7a64"],
     ),
 ]
-
-
-def _queue_if_named(call: ListBreakersCall) -> tuple[str, ...]:
-    """The queue that the call names; of all queues, the answer has those that the caller may read."""
-    return () if call.queue is None else (call.queue,)
 
 
 class ListBreakersCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,12 +37,7 @@ async def list_all(request: Request, call: ListBreakersCall) -> dict[str, Any]:
 
 async def breaker_views(request: Request, queue: str | None) -> list[dict[str, Any]]:
     """Breakers that are not closed, of one queue or of all that the caller may read."""
-    return visible_breakers(request, await request.broker.list_breakers(queue))
-
-
-def visible_breakers(request: Request, breakers: Iterable[BreakerStatus]) -> list[dict[str, Any]]:
-    """Those of queues that the caller may read."""
-    return [view_of(each) for each in breakers if request.may(Permission.READ, each.queue)]
+    return [view_of(each) for each in await request.broker.list_breakers(queue)]
 
 
 class OpenBreakerCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +55,7 @@ class OpenBreakerCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 async def open_(request: Request, call: OpenBreakerCall) -> dict[str, Any]:
     """Let what would fail wait."""
     opened = await request.broker.open_breaker(
-        call.queue, call.kind, open_for=call.open_for, note=call.note, actor=request.actor(call.actor)
+        call.queue, call.kind, open_for=call.open_for, note=call.note, actor=call.actor
     )
     return view_of(opened)
 
@@ -88,8 +77,8 @@ class BreakerClosed(msgspec.Struct, frozen=True):
 
 async def close(request: Request, call: CloseBreakerCall) -> BreakerClosed:
     """Release what waits."""
-    actor = request.actor(call.actor)
-    return BreakerClosed(await request.broker.close_breaker(call.queue, call.kind, note=call.note, actor=actor))
+    released = await request.broker.close_breaker(call.queue, call.kind, note=call.note, actor=call.actor)
+    return BreakerClosed(released)
 
 
 ROUTES = (
@@ -99,7 +88,6 @@ ROUTES = (
         request_type=ListBreakersCall,
         response_type=BreakersView,
         permission=Permission.READ,
-        queues=_queue_if_named,
         handler=list_all,
     ),
     Route(
@@ -108,7 +96,6 @@ ROUTES = (
         request_type=OpenBreakerCall,
         response_type=BreakerView,
         permission=Permission.OPERATE,
-        queues=one_queue,
         handler=open_,
         example={"queue": "emails", "kind": "network", "open_for": "10m"},
     ),
@@ -118,7 +105,6 @@ ROUTES = (
         request_type=CloseBreakerCall,
         response_type=BreakerClosed,
         permission=Permission.OPERATE,
-        queues=one_queue,
         handler=close,
         example={"queue": "emails", "kind": "network"},
     ),

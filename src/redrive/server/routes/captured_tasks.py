@@ -32,7 +32,7 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
-from redrive.server.route import Route, one_queue
+from redrive.server.route import Route
 from redrive.server.routes.settle import ErrorReport, failure_of_report
 from redrive.wire.json_views import InstantText
 
@@ -70,8 +70,8 @@ class EnqueuedTask(msgspec.Struct, frozen=True):
 
 
 async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
-    """Capture a task. Only a caller that may manage the queue creates it."""
-    core = request.broker._core
+    """Capture a task. The queue is created for a caller that may manage it."""
+    core = request.broker.core
     queue = CaptureQueue(
         core,
         queue_name(call.queue),
@@ -79,9 +79,8 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         DLQIntegrationStrategy.AUTOMATIC,
         False,
         NO_ALERTS,
-        creates=request.may(Permission.MANAGE, call.queue),
     )
-    await request.broker._run(queue.open())
+    await request.broker.run_flow(queue.open())
     error: str | Failure
     if isinstance(call.error, str):
         error = call.error
@@ -98,7 +97,7 @@ async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
         category=call.error_category,
         priority=call.priority,
     )
-    receipt = await request.broker._run(queue.capture(given))
+    receipt = await request.broker.run_flow(queue.capture(given))
     return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
 
 
@@ -129,8 +128,6 @@ class Tasks(msgspec.Struct, frozen=True, omit_defaults=True):
 async def list_tasks(request: Request, call: ListTasksCall) -> Tasks:
     """Return a page. It is read in steps, and short if its payloads are as much as one answer may have."""
     check_page(request, call.limit)
-    if call.category is not None or call.policy is not None:
-        request.check(Permission.READ_PAYLOADS, call.queue)
     times = {
         name: None if (text := getattr(call, name)) is None else read_datetime(name, text)
         for name in ("since", "before", "due_before")
@@ -140,14 +137,13 @@ async def list_tasks(request: Request, call: ListTasksCall) -> Tasks:
     cursor, size = call.cursor, 0
     while True:
         some = min(STEP, call.limit - len(items))
-        flow = administration.list_items(request.broker._core, call.queue, where, some, cursor)
-        found, cursor = await request.broker._run(flow)
+        flow = administration.list_items(request.broker.core, call.queue, where, some, cursor)
+        found, cursor = await request.broker.run_flow(flow)
         items += found
         size += sum(map(size_of, found))
         if cursor is None or len(items) >= call.limit or size > request.limits.max_response_bytes:
             break
-    sees = request.sees_payloads(call.queue)
-    return Tasks([task_view(item, with_payload=sees) for item in items], cursor)
+    return Tasks([task_view(item) for item in items], cursor)
 
 
 class TaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,22 +187,19 @@ class DueTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _item(request: Request, call: TaskCall | ChangeTaskCall) -> Item:
-    """Return the item. A caller that may not see task ids does not learn which ones are in use."""
-    by_task_id = request.sees_payloads(call.queue)
-    flow = administration.get_item(request.broker._core, call.queue, call.task_id, by_task_id=by_task_id)
-    return await request.broker._run(flow)
+    return await request.broker.run_flow(administration.get_item(request.broker.core, call.queue, call.task_id))
 
 
 async def get(request: Request, call: TaskCall) -> TaskView:
     """Return a task."""
-    return task_view(await _item(request, call), with_payload=request.sees_payloads(call.queue))
+    return task_view(await _item(request, call))
 
 
 async def retry(request: Request, call: ChangeTaskCall) -> DueTask:
     """Make a task due now."""
     item = await _item(request, call)
-    run, core = request.broker._run, request.broker._core
-    await run(administration.change(core, item, Verb.RETRY, request.actor(call.actor)))
+    run, core = request.broker.run_flow, request.broker.core
+    await run(administration.change(core, item, Verb.RETRY, call.actor))
     is_running = await run(flows.has_processor(call.queue))
     return DueTask(
         task_id=call.task_id,
@@ -228,8 +221,8 @@ async def restore(request: Request, call: ChangeTaskCall) -> ChangedTask:
 
 async def _changed(request: Request, call: ChangeTaskCall, verb: Verb) -> ChangedTask:
     item = await _item(request, call)
-    flow = administration.change(request.broker._core, item, verb, request.actor(call.actor))
-    return ChangedTask(call.task_id, item.id, await request.broker._run(flow))
+    flow = administration.change(request.broker.core, item, verb, call.actor)
+    return ChangedTask(call.task_id, item.id, await request.broker.run_flow(flow))
 
 
 class ClearTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -252,15 +245,14 @@ class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
     """Drop or remove tasks."""
-    flow = administration.clear(request.broker._core, call.queue, call.confirm, request.actor(call.actor))
-    cleared = await request.broker._run(flow)
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
-    return ClearedTasks(len(cleared), None if until is None else to_rfc3339(until))
+    flow = administration.clear(request.broker.core, call.queue, call.confirm, call.actor)
+    cleared = await request.broker.run_flow(flow)
+    return ClearedTasks(cleared.cleared, None if cleared.undo_until is None else to_rfc3339(cleared.undo_until))
 
 
 async def statistics(request: Request, call: StatisticsCall) -> Statistics:
     """Count tasks."""
-    found = await request.broker._run(administration.statistics(request.broker._core, call.queue))
+    found = await request.broker.run_flow(administration.statistics(request.broker.core, call.queue))
     return msgspec.convert(found, Statistics)
 
 
@@ -272,7 +264,6 @@ ROUTES = (
         request_type=EnqueueTaskCall,
         response_type=EnqueuedTask,
         permission=Permission.CAPTURE,
-        queues=one_queue,
         handler=enqueue,
         example={**_TASK, "task": {"type": "code_sweep"}, "error": "Connection timeout", "max_retries": 5},
     ),
@@ -282,7 +273,6 @@ ROUTES = (
         request_type=ListTasksCall,
         response_type=Tasks,
         permission=Permission.READ,
-        queues=one_queue,
         handler=list_tasks,
         example={"status": "exhausted", "limit": 10},
     ),
@@ -292,7 +282,6 @@ ROUTES = (
         request_type=TaskCall,
         response_type=TaskView,
         permission=Permission.READ,
-        queues=one_queue,
         handler=get,
         example=_TASK,
     ),
@@ -302,7 +291,6 @@ ROUTES = (
         request_type=ChangeTaskCall,
         response_type=DueTask,
         permission=Permission.OPERATE,
-        queues=one_queue,
         handler=retry,
         example=_TASK,
     ),
@@ -312,7 +300,6 @@ ROUTES = (
         request_type=ChangeTaskCall,
         response_type=ChangedTask,
         permission=Permission.OPERATE,
-        queues=one_queue,
         handler=archive,
         example=_TASK,
     ),
@@ -322,7 +309,6 @@ ROUTES = (
         request_type=ChangeTaskCall,
         response_type=ChangedTask,
         permission=Permission.OPERATE,
-        queues=one_queue,
         handler=restore,
         example=_TASK,
     ),
@@ -332,7 +318,6 @@ ROUTES = (
         request_type=ClearTasksCall,
         response_type=ClearedTasks,
         permission=Permission.MANAGE,
-        queues=one_queue,
         handler=clear,
         example={"queue": "captured"},
     ),
@@ -342,7 +327,6 @@ ROUTES = (
         request_type=StatisticsCall,
         response_type=Statistics,
         permission=Permission.READ,
-        queues=one_queue,
         handler=statistics,
         example={"queue": DEFAULT_QUEUE},
     ),

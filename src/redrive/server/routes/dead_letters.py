@@ -12,7 +12,6 @@ from redrive.errors import InvalidInput
 from redrive.model.filter import Order
 from redrive.model.group import Group
 from redrive.model.search_terms import MAX_QUERY_CHARS
-from redrive.model.state_machine import Verb
 from redrive.server.field_types import (
     Cursor,
     FilterFields,
@@ -25,10 +24,10 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request
 from redrive.server.responses import settled_answer
-from redrive.server.route import Route, queue_if_named
-from redrive.server.routes.breakers import BreakerView, visible_breakers
-from redrive.server.routes.items import ItemsView, check_items, page_view
-from redrive.server.routes.operations import Bulk, BulkView, change_many, check_redrive_targets
+from redrive.server.route import Route
+from redrive.server.routes.breakers import BreakerView
+from redrive.server.routes.items import ItemsView, page_view
+from redrive.server.routes.operations import Bulk, BulkView, change_many
 from redrive.wire.json_views import defined, extended, view_of, view_type
 
 Letters = Literal["dead", "archived"]
@@ -54,7 +53,7 @@ async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
         limit=call.limit,
         cursor=call.cursor,
         status=call.status,
-        **parse_filter(request, call),
+        **parse_filter(call),
     )
 
 
@@ -87,8 +86,8 @@ async def groups(request: Request, call: GroupsCall) -> dict[str, Any]:
     """The largest groups, each with the breakers for its cause that are not closed."""
     check_page(request, call.limit)
     found = await request.broker.groups(call.queue, limit=call.limit)
-    breakers = await request.broker._run(list_group_breakers(request.broker._core, found))
-    marks = {each: visible_breakers(request, statuses) for each, statuses in breakers.items()}
+    breakers = await request.broker.run_flow(list_group_breakers(request.broker.core, found))
+    marks = {each: [view_of(status) for status in statuses] for each, statuses in breakers.items()}
     return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in found]}
 
 
@@ -110,36 +109,30 @@ class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 async def redrive(request: Request, call: RedriveDeadCall) -> Any:
     """Bring dead letters back."""
-    if call.to is not None:
-        request.check(Permission.OPERATE, call.to)
     edited = call.set_payload is not msgspec.UNSET or call.set_headers is not None or call.patch is not None
     if not call.only_ids:
         if edited or call.force:
             raise InvalidInput("set_payload, set_headers, patch and force are for items that are named by their ids")
-        if call.to is None:
-            await check_redrive_targets(request, call.queue)
         return await change_many(
             request, "redrive", call, to=call.to, canary=call.canary, canary_success_ratio=call.canary_success_ratio
         )
-    ids = await _listed(request, Permission.OPERATE, call, Verb.REDRIVE if call.to is None else None)
     results = await request.broker.redrive(
-        ids,
+        _listed(request, call),
         to=call.to,
         payload=... if call.set_payload is msgspec.UNSET else call.set_payload,
         headers=... if call.set_headers is None else call.set_headers,
         edit=call.patch,
-        actor=request.actor(call.actor),
+        actor=call.actor,
         force=call.force,
         note=call.note,
     )
     return settled_answer(results)
 
 
-async def _listed(request: Request, right: Permission, call: Bulk, verb: Verb | None = None) -> list[str]:
-    """The ids that a call names, where the caller may change them."""
+def _listed(request: Request, call: Bulk) -> list[str]:
+    """The ids that a call names."""
     ids = call.ids or []
     check_batch(request, len(ids))
-    await check_items(request, right, ids, verb=verb)
     return ids
 
 
@@ -147,29 +140,21 @@ async def archive(request: Request, call: Bulk) -> Any:
     """Put dead letters aside."""
     if not call.only_ids:
         return await change_many(request, "archive", call)
-    ids = await _listed(request, Permission.OPERATE, call)
-    return settled_answer(await request.broker.archive(ids, actor=request.actor(call.actor)))
+    return settled_answer(await request.broker.archive(_listed(request, call), actor=call.actor))
 
 
 async def restore(request: Request, call: Bulk) -> Any:
     """Take items out of the archive."""
     if not call.only_ids:
         return await change_many(request, "restore", call)
-    ids = await _listed(request, Permission.OPERATE, call)
-    return settled_answer(await request.broker.restore(ids, actor=request.actor(call.actor)))
+    return settled_answer(await request.broker.restore(_listed(request, call), actor=call.actor))
 
 
 async def purge(request: Request, call: Bulk) -> Any:
     """Remove archived items for good."""
     if not call.only_ids:
         return await change_many(request, "purge", call)
-    ids = await _listed(request, Permission.MANAGE, call)
-    return settled_answer(await request.broker.purge(ids, actor=request.actor(call.actor)))
-
-
-def _touched(call: Bulk) -> tuple[str | None, ...]:
-    """The queue that the call names, or all; of items that are named by their ids the handler finds out."""
-    return () if call.only_ids else (call.queue,)
+    return settled_answer(await request.broker.purge(_listed(request, call), actor=call.actor))
 
 
 _TIMEOUTS = {"queue": "emails", "error_type": "TimeoutError"}
@@ -180,7 +165,6 @@ ROUTES = (
         request_type=FindDeadCall,
         response_type=ItemsView,
         permission=Permission.READ,
-        queues=queue_if_named,
         handler=find,
         example={**_TIMEOUTS, "since": "1h", "limit": 10},
     ),
@@ -190,7 +174,6 @@ ROUTES = (
         request_type=GroupsCall,
         response_type=GroupsView,
         permission=Permission.READ,
-        queues=queue_if_named,
         handler=groups,
         example={"queue": "emails"},
     ),
@@ -200,7 +183,6 @@ ROUTES = (
         request_type=SearchDeadCall,
         response_type=ItemsView,
         permission=Permission.READ_PAYLOADS,
-        queues=queue_if_named,
         handler=search,
         example={"words": "mail server refus*"},
     ),
@@ -210,7 +192,6 @@ ROUTES = (
         request_type=RedriveDeadCall,
         response_type=BulkView,
         permission=Permission.OPERATE,
-        queues=_touched,
         handler=redrive,
         example={**_TIMEOUTS, "rate": 10, "canary": 3, "dry_run": True},
     ),
@@ -220,7 +201,6 @@ ROUTES = (
         request_type=Bulk,
         response_type=BulkView,
         permission=Permission.OPERATE,
-        queues=_touched,
         handler=archive,
         example=_TIMEOUTS,
     ),
@@ -230,7 +210,6 @@ ROUTES = (
         request_type=Bulk,
         response_type=BulkView,
         permission=Permission.OPERATE,
-        queues=_touched,
         handler=restore,
         example={"queue": "emails"},
     ),
@@ -240,7 +219,6 @@ ROUTES = (
         request_type=Bulk,
         response_type=BulkView,
         permission=Permission.MANAGE,
-        queues=_touched,
         handler=purge,
         example={"queue": "emails", "dry_run": True},
     ),

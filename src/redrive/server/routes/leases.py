@@ -8,24 +8,21 @@ from typing import Annotated, Any
 import msgspec
 
 from redrive.auth.principal import Permission
-from redrive.broker.flow import raise_if_refused
+from redrive.broker.flow import commit_calls
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
-from redrive.contract.item_calls import LeaseItems, ReturnLease
-from redrive.errors import ItemNotFound, RedriveError, RequestTooLarge
+from redrive.contract.item_calls import Leased, LeaseItems, ReturnLease
+from redrive.errors import RedriveError, RequestTooLarge
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_BATCH, check_label
 from redrive.model.text import to_rfc3339
-from redrive.server.auth.resource_authorization import may_hold, remember
-from redrive.server.broker_pool import commit
 from redrive.server.field_types import DurationInput, ItemIdText, Label, QueueName, check_batch, instant_text_or_none
 from redrive.server.long_poll import ClientDisconnected
 from redrive.server.request import Request, Response
 from redrive.server.responses import ItemError, some_failed
-from redrive.server.route import Route, one_queue
-from redrive.server.routes.items import check_items
+from redrive.server.route import Route
 from redrive.wire.error_codec import error_body
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, encode_payload
 
@@ -77,10 +74,10 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     wait = parse_duration(call.wait, "wait") / SECOND
     if request.waiting is not None and request.waiting.stopping:
         return LeasedItems([])
-    worker = _worker(request, call)
+    worker = None if call.worker is None else check_label("worker", call.worker)
     timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
     broker = request.broker
-    leased = raise_if_refused(await broker._submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout)))
+    leased: Leased = await broker.submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout))
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
         leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=worker)
@@ -97,19 +94,11 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
             await give_back(request, leases[index:])
             break
         answer.append(_leased(each))
-    remember(request, leases[: len(answer)])
     return LeasedItems(answer)
 
 
-def _worker(request: Request, call: LeaseCall | LeaseByIdCall) -> str | None:
-    """Who works on the items, as others see it."""
-    worker = request.principal.worker(call.worker)
-    return None if worker is None else check_label("worker", worker)
-
-
 async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Lease]:
-    worker = _worker(request, call)
-    work = request.broker.lease(call.queue, call.limit, wait=wait, lease_timeout=call.lease_timeout, worker=worker)
+    work = request.broker.lease(call.queue, call.limit, wait=wait, lease_timeout=call.lease_timeout, worker=call.worker)
     try:
         leases = await request.wait_for(work) or []
     except ClientDisconnected as gone:
@@ -126,7 +115,7 @@ async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Le
 
 async def give_back(request: Request, leases: Sequence[Lease]) -> None:
     """Items that nobody ran take their old place, and no attempt is counted."""
-    await commit(request.broker, [ReturnLease(each.token) for each in leases])
+    await request.broker.run_flow(commit_calls([ReturnLease(each.token) for each in leases]))
 
 
 def _leased(lease: Lease) -> LeasedItem:
@@ -183,21 +172,17 @@ class LeaseByIdCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def lease_by_id(request: Request, call: LeaseByIdCall) -> LeasedItems | Response:
-    """Lease each item. What the caller may not have, or has no room in the answer, is returned."""
+    """Lease each item. What has no room in the answer is returned."""
     check_batch(request, len(call.ids))
-    await check_items(request, Permission.CONSUME, call.ids)
-    if call.include_dead:
-        await check_items(request, Permission.OPERATE, call.ids)
     results = await request.broker.lease_by_id(
-        call.ids, include_dead=call.include_dead, lease_timeout=call.lease_timeout, worker=_worker(request, call)
+        call.ids, include_dead=call.include_dead, lease_timeout=call.lease_timeout, worker=call.worker
     )
     if request.has_left():
         await give_back(request, [each for each in results if isinstance(each, Lease)])
         raise ClientDisconnected
-    answer = _refuse_some(request, call.ids, results)
+    answer = _fitting(request, results)
     both = zip(results, answer, strict=True)
     await give_back(request, [each for each, shown in both if isinstance(each, Lease) and shown is not each])
-    remember(request, [each for each in answer if isinstance(each, Lease)])
     error = next((each for each in answer if isinstance(each, RedriveError)), None)
     if error is None:
         return LeasedItems([_leased(each) for each in answer if isinstance(each, Lease)])
@@ -206,17 +191,13 @@ async def lease_by_id(request: Request, call: LeaseByIdCall) -> LeasedItems | Re
     )
 
 
-def _refuse_some(
-    request: Request, ids: Sequence[str], results: Sequence[Lease | RedriveError]
-) -> list[Lease | RedriveError]:
-    """The results, with a refusal for each lease that the caller may not have, or that the answer has no room for."""
+def _fitting(request: Request, results: Sequence[Lease | RedriveError]) -> list[Lease | RedriveError]:
+    """The results, with a refusal for each lease that the answer has no room for."""
     size, most = 0, request.limits.max_response_bytes
     answer: list[Lease | RedriveError] = []
-    for id, each in zip(ids, results, strict=True):
+    for each in results:
         if isinstance(each, RedriveError):
             answer.append(each)
-        elif not may_hold(request, each):
-            answer.append(ItemNotFound(id))
         elif size and size + len(each.payload) > most:
             answer.append(RequestTooLarge("the size of all payloads", most))
         else:
@@ -232,7 +213,6 @@ ROUTES = (
         request_type=LeaseCall,
         response_type=LeasedItems,
         permission=Permission.CONSUME,
-        queues=one_queue,
         handler=lease,
         example={"queue": "emails", "limit": 10, "wait": "20s", "worker": "worker-1"},
     ),

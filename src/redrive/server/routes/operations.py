@@ -10,11 +10,11 @@ from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.server.auth import resource_authorization
+from redrive.model.options import CanaryCount, Count, Rate, Ratio
 from redrive.server.field_types import (
     NAMES,
+    OPERATION,
     Actor,
-    Count,
     FilterFields,
     Label,
     PageLimit,
@@ -24,7 +24,7 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request
 from redrive.server.responses import SettledItem
-from redrive.server.route import Route, every_queue, queue_if_named
+from redrive.server.route import Route
 from redrive.wire.json_views import defined, view_of, view_type
 
 OperationView = view_type(Operation)
@@ -40,17 +40,16 @@ BulkView = defined(
 )
 OneView = defined("OperationAnswer", [("operation", OperationView)], "An operation as it stands.")
 ManyView = defined("Operations", [("operations", list[OperationView])], "Operations, newest first.")  # type: ignore[valid-type]
-Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000, description="Most items per second.")]
 
 
 class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
 
     all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
-    rate: Rate | None = None
-    confirm: Annotated[Count | None, msgspec.Meta(description="To purge: how many you mean; see dry_run.")] = None
+    rate: Annotated[Rate | None, OPERATION["rate"]] = None
+    confirm: Annotated[Count | None, OPERATION["confirm"]] = None
     dry_run: Annotated[bool, msgspec.Meta(description="Change nothing, and tell what would happen.")] = False
-    note: Text | None = None
+    note: Annotated[Text | None, OPERATION["note"]] = None
     actor: Actor = None
 
     @property
@@ -62,7 +61,7 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -> dict[str, Any]:
     """Start an operation, or tell what it would do."""
-    conditions = parse_filter(request, call)
+    conditions = parse_filter(call)
     if not conditions and not call.all:
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")
     if call.dry_run:
@@ -73,17 +72,11 @@ async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -
         rate=call.rate,
         confirm=call.confirm,
         note=call.note,
-        actor=request.actor(call.actor),
+        actor=call.actor,
         **options,
         **conditions,
     )
     return {"operation": view_of(operation)}
-
-
-async def check_redrive_targets(request: Request, queue: str | None) -> None:
-    """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
-    if queue is not None:
-        await resource_authorization.check_redrive_targets(request, (Permission.OPERATE,), queue)
 
 
 class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,22 +84,14 @@ class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=
 
     verb: Literal["retry", "redrive", "undo", "move", "bury", "archive", "restore", "purge"]
     status: Annotated[Label | None, msgspec.Meta(description="Instead of the one that the verb is for.")] = None
-    to: Annotated[Label | None, msgspec.Meta(description="The queue that items go to: redrive, move.")] = None
-    canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
-    canary_success_ratio: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
-    paused: Annotated[bool, msgspec.Meta(description="Wait for operations.resume.")] = False
+    to: Annotated[Label | None, OPERATION["to"]] = None
+    canary: Annotated[CanaryCount, OPERATION["canary"]] = 0
+    canary_success_ratio: Annotated[Ratio, OPERATION["canary_success_ratio"]] = 1.0
+    paused: Annotated[bool, OPERATION["paused"]] = False
 
 
 async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
     """Start an operation."""
-    if call.verb == "purge":
-        request.check(Permission.MANAGE, call.queue)
-    if call.to is not None:
-        request.check(Permission.OPERATE, call.to)
-    elif call.verb == "undo":  # each goes back to where it was, which is anywhere
-        request.check(Permission.OPERATE, None)
-    elif call.verb == "redrive":
-        await check_redrive_targets(request, call.queue)
     options: dict[str, Any] = {"to": call.to}
     if call.status is not None:
         options["status"] = call.status
@@ -154,52 +139,39 @@ class RateOperationCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Names an operation, and how fast it is to be."""
 
     id: Label
-    rate: Annotated[float, msgspec.Meta(ge=0, le=1_000_000, description="Most items per second; 0: no limit.")]
+    rate: Annotated[Rate, OPERATION["rate"]]
     actor: Actor = None
 
 
 async def info(request: Request, call: OperationInfoCall) -> dict[str, Any]:
     """An operation as it stands."""
-    await resource_authorization.check_operation(request, Permission.READ, call.id)
     return {"operation": view_of(await request.broker.get_operation(call.id))}
 
 
 async def cancel(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """End an operation."""
-    await resource_authorization.check_operation(request, Permission.OPERATE, call.id)
-    return {"operation": view_of(await request.broker.cancel_operation(call.id, actor=request.actor(call.actor)))}
+    return {"operation": view_of(await request.broker.cancel_operation(call.id, actor=call.actor))}
 
 
 async def pause(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """Make no more steps."""
-    await resource_authorization.check_operation(request, Permission.OPERATE, call.id)
-    return {"operation": view_of(await request.broker.pause_operation(call.id, actor=request.actor(call.actor)))}
+    return {"operation": view_of(await request.broker.pause_operation(call.id, actor=call.actor))}
 
 
 async def resume(request: Request, call: ResumeOperationCall) -> dict[str, Any]:
     """Go on."""
-    await resource_authorization.check_operation(request, Permission.OPERATE, call.id, drives=True)
-    actor = request.actor(call.actor)
-    return {
-        "operation": view_of(
-            await request.broker.resume_operation(call.id, skip_canaries=call.skip_canaries, actor=actor)
-        )
-    }
+    resumed = await request.broker.resume_operation(call.id, skip_canaries=call.skip_canaries, actor=call.actor)
+    return {"operation": view_of(resumed)}
 
 
 async def rate(request: Request, call: RateOperationCall) -> dict[str, Any]:
     """Set how fast it is."""
-    await resource_authorization.check_operation(request, Permission.OPERATE, call.id, drives=True)
-    return {
-        "operation": view_of(
-            await request.broker.set_operation_rate(call.id, call.rate, actor=request.actor(call.actor))
-        )
-    }
+    return {"operation": view_of(await request.broker.set_operation_rate(call.id, call.rate, actor=call.actor))}
 
 
 async def undo(request: Request, call: SteerOperationCall) -> dict[str, Any]:
     """Start the operation that takes another back, wherever its items are by now."""
-    return {"operation": view_of(await request.broker.undo_operation(call.id, actor=request.actor(call.actor)))}
+    return {"operation": view_of(await request.broker.undo_operation(call.id, actor=call.actor))}
 
 
 _ID = {"id": "4f0c91a27b3d000000068f1c2a3b4800"}
@@ -210,7 +182,6 @@ ROUTES = (
         request_type=StartOperationCall,
         response_type=BulkView,
         permission=Permission.OPERATE,
-        queues=queue_if_named,
         handler=start,
         example={"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True},
     ),
@@ -220,7 +191,6 @@ ROUTES = (
         request_type=ListOperationsCall,
         response_type=ManyView,
         permission=Permission.READ,
-        queues=every_queue,
         handler=list_all,
     ),
     Route(
@@ -274,7 +244,6 @@ ROUTES = (
         request_type=SteerOperationCall,
         response_type=OneView,
         permission=Permission.OPERATE,
-        queues=every_queue,
         handler=undo,
         example=_ID,
     ),

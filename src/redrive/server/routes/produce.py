@@ -10,16 +10,16 @@ from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Import
 from redrive.contract.item_calls import NewItem, Put
-from redrive.errors import InvalidInput, RedriveError
+from redrive.contract.maintenance_calls import Import
+from redrive.errors import InvalidInput
 from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Item, Receipt, Status
-from redrive.model.limits import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY
+from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.options import Priority
 from redrive.model.payload import JSON, check_json
-from redrive.server.auth.store_call_authorization import authorize_calls
-from redrive.server.broker_pool import commit, commit_one
 from redrive.server.field_types import (
+    ITEM,
     Actor,
     Count,
     DurationInput,
@@ -34,7 +34,7 @@ from redrive.server.field_types import (
     read_instant,
 )
 from redrive.server.request import Request
-from redrive.server.route import Route, one_queue
+from redrive.server.route import Route
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, bytes_of
 
 
@@ -43,23 +43,19 @@ class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON value; a text where `encoding` is another.")]
     encoding: Encoding = Encoding.JSON
-    content_type: Label | None = None
+    content_type: Annotated[Label | None, ITEM["content_type"]] = None
     kind: Annotated[Label | None, msgspec.Meta(description="What it is; kept as the header `kind`.")] = None
     reference: Annotated[Label | None, msgspec.Meta(description="Of yours; kept as the header `reference`.")] = None
-    headers: dict[str, str] | None = None
-    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY, description="Larger goes first.")] = (
-        DEFAULT_PRIORITY
-    )
-    delay: Annotated[DurationInput | None, msgspec.Meta(description="From now until it may be leased.")] = None
-    enqueue_at: Annotated[InstantInput | None, msgspec.Meta(description="From when it may be leased.")] = None
-    expire_timeout: Annotated[DurationInput | None, msgspec.Meta(description="How long it is worth doing.")] = None
-    idempotency_key: Annotated[
-        Label | None, msgspec.Meta(description="The same key again puts nothing, and gives the id of the first.")
-    ] = None
-    held_by: Annotated[Label | None, msgspec.Meta(description="Keeps it from being leased until it is unheld.")] = None
-    max_attempts: Count | None = None
-    max_losses: Count | None = None
-    retry: RetryFields | None = None
+    headers: Annotated[dict[str, str] | None, ITEM["headers"]] = None
+    priority: Annotated[Priority, ITEM["priority"]] = DEFAULT_PRIORITY
+    delay: Annotated[DurationInput | None, ITEM["delay"]] = None
+    enqueue_at: Annotated[InstantInput | None, ITEM["enqueue_at"]] = None
+    expire_timeout: Annotated[DurationInput | None, ITEM["expire_timeout"]] = None
+    idempotency_key: Annotated[Label | None, ITEM["idempotency_key"]] = None
+    held_by: Annotated[Label | None, ITEM["held_by"]] = None
+    max_attempts: Annotated[Count | None, ITEM["max_attempts"]] = None
+    max_losses: Annotated[Count | None, ITEM["max_losses"]] = None
+    retry: Annotated[RetryFields | None, ITEM["retry"]] = None
 
 
 class ProduceCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -79,7 +75,7 @@ async def produce(request: Request, call: ProduceCall) -> Produced:
     """Put items, all or none."""
     check_batch(request, len(call.items))
     put = Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
-    return Produced(await commit_one(request.broker, put))
+    return Produced(await request.broker.submit(put))
 
 
 def _is_plain(item: ProducedItem) -> bool:
@@ -127,7 +123,6 @@ ROUTES = (
         request_type=ProduceCall,
         response_type=Produced,
         permission=Permission.PUT,
-        queues=one_queue,
         handler=produce,
         example={"queue": "emails", "items": [{"payload": {"to": "ann@example.com"}, "kind": "welcome"}]},
     ),
@@ -147,7 +142,7 @@ class ImportedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kind: Label | None = None
     reference: Label | None = None
     headers: dict[str, str] | None = None
-    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = DEFAULT_PRIORITY
+    priority: Annotated[Priority, ITEM["priority"]] = DEFAULT_PRIORITY
     put_at: InstantInput | None = None
     ready_at: InstantInput | None = None
     expire_deadline: InstantInput | None = None
@@ -188,16 +183,9 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
         read = [decode_line(number, _encode(line)) for number, line in enumerate(call.lines, 1)]
         items = tuple(item for item in read if item is not None)
     else:
-        now = request.broker._core.clock.now()
+        now = request.broker.core.clock.now()
         items = tuple(each(call.items, lambda item: _item(item, call.queue, now)))
-    actor = request.broker._core.actor(request.actor(call.actor))
-    (authorized,) = await authorize_calls(request, (Import(call.queue, items, actor),))
-    if isinstance(authorized, RedriveError):
-        raise authorized
-    (result,) = await commit(request.broker, (authorized,))
-    if isinstance(result, Exception):
-        raise result
-    return Imported(result)
+    return Imported(await request.broker.submit(Import(call.queue, items, request.broker.core.actor(call.actor))))
 
 
 def _item(given: ImportedItem, queue: str, now: Instant) -> Item:
@@ -231,7 +219,6 @@ IMPORT_ROUTES = (
         request_type=ImportCall,
         response_type=Imported,
         permission=Permission.MANAGE,
-        queues=one_queue,
         handler=import_items,
         example={
             "queue": "emails",

@@ -9,28 +9,17 @@ import msgspec
 from redrive.auth.principal import Permission
 from redrive.broker.flows import clearance
 from redrive.errors import ConfirmationMismatch, InvalidInput
-from redrive.model.filter import Filter
-from redrive.model.item import Settled, Status
-from redrive.model.queue import Queue, QueueSettings, QueueStats
+from redrive.model.queue import Queue, QueueStats
 from redrive.model.text import to_rfc3339
-from redrive.server.field_types import Actor, Count, PageLimit, QueueName, check_page
+from redrive.server.field_types import Actor, Count, PageLimit, QueueName, Settings, check_page
 from redrive.server.request import Request
-from redrive.server.route import Route, named_queue, one_queue
+from redrive.server.route import Route
 from redrive.server.routes.breakers import BreakerView, breaker_views
 from redrive.wire.json_views import InstantText, defined, extended, view_of, view_type
 
 MAX_CLEARED = 100_000
 """Items that one request drops at most; the answer says how many are left."""
 
-Settings = Annotated[
-    dict[str, Any],
-    msgspec.Meta(
-        description="Settings of a queue by name, as docs/reference/settings.md lists them. Durations are texts such "
-        "as 30s, or numbers of seconds; null takes a setting back that may be unset.",
-        extra_json_schema={"propertyNames": {"enum": list(QueueSettings.__struct_fields__)}},
-        examples=[{"max_attempts": 3, "dead_queue": "morgue"}],
-    ),
-]
 QueueView = view_type(Queue)
 StatsView = extended(view_type(QueueStats), [("breakers", list[BreakerView])])  # type: ignore[valid-type]
 StatsPageView = defined(
@@ -51,7 +40,7 @@ class CreateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def create(request: Request, call: CreateQueueCall) -> dict[str, Any]:
     """Create a queue."""
-    return view_of(await request.broker.create_queue(call.name, **_checked(request, call.settings)))
+    return view_of(await request.broker.create_queue(call.name, **_checked(call.settings)))
 
 
 class UpdateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,21 +53,15 @@ class UpdateQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def update(request: Request, call: UpdateQueueCall) -> dict[str, Any]:
     """Change some settings."""
-    settings = _checked(request, call.settings)
-    return view_of(await request.broker.update_queue(call.name, actor=request.actor(call.actor), **settings))
+    settings = _checked(call.settings)
+    return view_of(await request.broker.update_queue(call.name, actor=call.actor, **settings))
 
 
-def _checked(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, which are passed on by name: none may be taken for an argument.
-
-    Whoever lets the dead of a queue go to another one fills that.
-    """
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, which are passed on by name: none may be taken for an argument."""
     for name in ("name", "actor", "self"):
         if name in settings:
             raise InvalidInput(f"{name} is not a setting of a queue; it stands beside the settings")
-    dead_queue = settings.get("dead_queue")
-    named = dead_queue.values() if isinstance(dead_queue, dict) else (dead_queue,)
-    request.check(Permission.MANAGE, *(queue for queue in named if isinstance(queue, str)))
     return settings
 
 
@@ -109,8 +92,7 @@ async def list_stats(request: Request, call: ListQueuesCall) -> dict[str, Any]:
 async def _page(request: Request, call: ListQueuesCall) -> tuple[list[Queue], dict[str, str]]:
     """The queues of a page, and the cursor where there are more."""
     check_page(request, call.limit)
-    seen = [queue for queue in await request.broker.list_queues() if request.may(Permission.READ, queue.name)]
-    rest = [queue for queue in seen if call.cursor is None or queue.name > call.cursor]
+    rest = [queue for queue in await request.broker.list_queues() if call.cursor is None or queue.name > call.cursor]
     page = rest[: call.limit]
     return page, {} if len(page) == len(rest) else {"cursor": page[-1].name}
 
@@ -152,12 +134,12 @@ class PauseQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def pause(request: Request, call: PauseQueueCall) -> dict[str, Any]:
     """Give no more leases."""
-    return view_of(await request.broker.pause_queue(call.name, actor=request.actor(call.actor)))
+    return view_of(await request.broker.pause_queue(call.name, actor=call.actor))
 
 
 async def resume(request: Request, call: PauseQueueCall) -> dict[str, Any]:
     """Give leases again."""
-    return view_of(await request.broker.resume_queue(call.name, actor=request.actor(call.actor)))
+    return view_of(await request.broker.resume_queue(call.name, actor=call.actor))
 
 
 class DeleteQueueCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,7 +158,7 @@ class Deleted(msgspec.Struct, frozen=True):
 
 async def delete(request: Request, call: DeleteQueueCall) -> Deleted:
     """Remove a queue."""
-    removed = await request.broker.delete_queue(call.name, confirm=call.confirm, actor=request.actor(call.actor))
+    removed = await request.broker.delete_queue(call.name, confirm=call.confirm, actor=call.actor)
     return Deleted(removed)
 
 
@@ -209,32 +191,21 @@ class Cleared(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def clear(request: Request, call: ClearQueueCall) -> Cleared:
     """Remove items, many at a time."""
-    statuses = list(dict.fromkeys(call.statuses))
-    total = 0
-    for status in statuses:
-        total += await request.broker.count(queue=call.queue, status=status, dropped=_asked(call))
-    if call.dry_run:
-        return Cleared(0, total)
-    if call.confirm != total and (call.confirm is not None or total):
-        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", call.confirm, total)
-    cleared: list[Settled] = []
-    for status in statuses:
-        where = Filter(queue=call.queue, status=Status(status), dropped=_asked(call))
-        flow = clearance.clear(
-            request.broker._core,
-            where,
-            request.actor(call.actor),
-            final=call.destructive,
-            limit=MAX_CLEARED - len(cleared),
-        )
-        cleared += await request.broker._run(flow)
-    until = max((each.undo_until for each in cleared if each.undo_until is not None), default=None)
-    return Cleared(len(cleared), max(0, total - len(cleared)), None if until is None else to_rfc3339(until))
-
-
-def _asked(call: ClearQueueCall) -> bool | None:
-    """Whether dropped items are meant: what is dropped is not dropped again."""
-    return None if call.destructive else False
+    flow = clearance.clear_queue(
+        request.broker.core,
+        call.queue,
+        call.statuses,
+        final=call.destructive,
+        confirm=call.confirm,
+        dry_run=call.dry_run or call.confirm is None,
+        limit=MAX_CLEARED,
+        actor=call.actor,
+    )
+    result = await request.broker.run_flow(flow)
+    if call.confirm is None and result.total and not call.dry_run:
+        raise ConfirmationMismatch(f"clearing queue '{call.queue}'", None, result.total)
+    until = None if result.undo_until is None else to_rfc3339(result.undo_until)
+    return Cleared(result.cleared, max(0, result.total - result.cleared), until)
 
 
 _NAME = {"name": "emails"}
@@ -245,7 +216,6 @@ ROUTES = (
         request_type=CreateQueueCall,
         response_type=QueueView,
         permission=Permission.MANAGE,
-        queues=named_queue,
         handler=create,
         example={"name": "emails", "settings": {"max_attempts": 3, "lease_timeout": "1m"}},
     ),
@@ -255,7 +225,6 @@ ROUTES = (
         request_type=UpdateQueueCall,
         response_type=QueueView,
         permission=Permission.MANAGE,
-        queues=named_queue,
         handler=update,
         example={"name": "emails", "settings": {"max_attempts": 5}},
     ),
@@ -281,7 +250,6 @@ ROUTES = (
         request_type=NameCall,
         response_type=InfoView,
         permission=Permission.READ,
-        queues=named_queue,
         handler=info,
         example=_NAME,
     ),
@@ -291,7 +259,6 @@ ROUTES = (
         request_type=PauseQueueCall,
         response_type=QueueView,
         permission=Permission.OPERATE,
-        queues=named_queue,
         handler=pause,
         example=_NAME,
     ),
@@ -301,7 +268,6 @@ ROUTES = (
         request_type=PauseQueueCall,
         response_type=QueueView,
         permission=Permission.OPERATE,
-        queues=named_queue,
         handler=resume,
         example=_NAME,
     ),
@@ -311,7 +277,6 @@ ROUTES = (
         request_type=DeleteQueueCall,
         response_type=Deleted,
         permission=Permission.MANAGE,
-        queues=named_queue,
         handler=delete,
         example={"name": "emails", "confirm": 0},
     ),
@@ -321,7 +286,6 @@ ROUTES = (
         request_type=QueueStatsCall,
         response_type=StatsView,
         permission=Permission.READ,
-        queues=one_queue,
         handler=stats,
         example={"queue": "emails"},
     ),
@@ -331,7 +295,6 @@ ROUTES = (
         request_type=ClearQueueCall,
         response_type=Cleared,
         permission=Permission.MANAGE,
-        queues=one_queue,
         handler=clear,
         example={"queue": "emails", "statuses": ["pending"], "dry_run": True},
     ),

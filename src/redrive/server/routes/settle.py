@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from redrive.auth.principal import Permission
+from redrive.broker.flow import commit_calls
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
 from redrive.clock import Instant
@@ -20,8 +21,6 @@ from redrive.model.failure import Failure, failure_from_fields
 from redrive.model.ids import Token
 from redrive.model.item import Settled
 from redrive.model.retry_after import parse_retry_after
-from redrive.server.auth.resource_authorization import check_leases
-from redrive.server.broker_pool import commit
 from redrive.server.field_types import (
     DurationInput,
     InstantInput,
@@ -35,7 +34,7 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request, Response
 from redrive.server.responses import ExtendedItems, SettledItems, extended_answer, settled_answer
-from redrive.server.route import Route, one_queue
+from redrive.server.route import Route
 from redrive.server.routes.produce import ProducedItem, new_item_of
 
 LeasedFrom: TypeAlias = Annotated[
@@ -70,11 +69,8 @@ class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=F
 async def complete(request: Request, call: CompleteCall) -> SettledItems | Response:
     """Complete each item."""
     check_batch(request, len(call.items))
-    await check_leases(request, (item.token for item in call.items))
-    for item in call.items:
-        if item.puts:
-            request.check(Permission.PUT, *(put.queue for put in item.puts))
-    return settled_answer(await commit(request.broker, each(call.items, lambda item: _completion(item, call.queue))))
+    calls = each(call.items, lambda item: _completion(item, call.queue))
+    return settled_answer(await request.broker.run_flow(commit_calls(calls)))
 
 
 def _completion(item: CompletedItem, queue: str) -> Complete:
@@ -125,11 +121,10 @@ async def retry(request: Request, call: RetryCall) -> SettledItems | Response:
     """End each delivery as the worker says."""
     check_batch(request, len(call.items))
     each(call.items, _check_together)
-    await check_leases(request, (item.token for item in call.items))
     broker = request.broker
     rules: tuple[ErrorRule, ...] = ()
     if any(item.error is not None for item in call.items):
-        rules = (await broker._run(broker._core.queue(call.queue))).settings.error_rules
+        rules = (await broker.run_flow(broker.core.queue(call.queue))).settings.error_rules
     ends = [_ended(request, item, rules, call.queue) for item in call.items]
     results = await asyncio.gather(*ends, return_exceptions=True)
     for result in results:
@@ -159,7 +154,7 @@ def _check_together(item: RetriedItem) -> None:
 
 
 async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ...], queue: str) -> Settled:
-    core, token = request.broker._core, Token(item.token)
+    core, token = request.broker.core, Token(item.token)
     error = None
     if item.error is not None:
         error = failure_of_report(item.error, rules, final=item.final, now=core.clock.now())
@@ -169,7 +164,7 @@ async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ..
         flow = settle.fail(core, token, error, item.final, None, queue)
     else:
         flow = settle.release(core, token, _delay(request, item), item.counted, item.note, queue)
-    return await request.broker._run(flow)
+    return await request.broker.run_flow(flow)
 
 
 def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool, now: Instant) -> Failure:
@@ -201,7 +196,7 @@ def _reported_wait(value: str | float | None, now: Instant) -> Duration | None:
 def _delay(request: Request, item: RetriedItem) -> float | str:
     if item.retry_at is None:
         return 0 if item.delay is None else item.delay
-    now = request.broker._core.clock.now()
+    now = request.broker.core.clock.now()
     return max(0, read_instant("retry_at", item.retry_at) - now) / SECOND
 
 
@@ -222,9 +217,8 @@ class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response:
     """Extend each lease."""
     check_batch(request, len(call.items))
-    await check_leases(request, (item.token for item in call.items))
     calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout, call.queue))
-    return extended_answer(await commit(request.broker, calls))
+    return extended_answer(await request.broker.run_flow(commit_calls(calls)))
 
 
 _TOKEN = "4f0c91a27b3d000000068f1c2a3b480000112233445566aa"
@@ -236,7 +230,6 @@ ROUTES = (
         request_type=CompleteCall,
         response_type=SettledItems,
         permission=Permission.CONSUME,
-        queues=one_queue,
         handler=complete,
         example={"queue": "emails", "items": [{"token": _TOKEN}]},
     ),
@@ -246,7 +239,6 @@ ROUTES = (
         request_type=RetryCall,
         response_type=SettledItems,
         permission=Permission.CONSUME,
-        queues=one_queue,
         handler=retry,
         example={"queue": "emails", "items": [{"token": _TOKEN, "error": "the mail server refused"}]},
     ),
@@ -256,7 +248,6 @@ ROUTES = (
         request_type=ExtendCall,
         response_type=ExtendedItems,
         permission=Permission.CONSUME,
-        queues=one_queue,
         handler=extend,
         example={"queue": "emails", "items": [{"token": _TOKEN}], "lease_timeout": "5m"},
     ),

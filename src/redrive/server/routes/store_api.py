@@ -16,26 +16,29 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from redrive.auth.permissions import SEES_QUEUES
+from redrive.auth.caller import Caller
+from redrive.auth.permissions import WATCHES_QUEUES
 from redrive.auth.principal import Permission
+from redrive.auth.result_filter import filter_results, visible_arrivals, withheld_tokens
+from redrive.auth.store_call_authorization import authorize_calls
 from redrive.broker.core import Core
+from redrive.broker.flow import raise_if_refused
 from redrive.broker.notifier import Notifier
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import Import, Register, SetOperation, StartOperation
+from redrive.contract.admin_calls import SetOperation, StartOperation
 from redrive.contract.item_calls import Complete, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.maintenance_calls import Import
 from redrive.errors import InvalidInput, OutcomeUnknown, RedriveError, RequestTooLarge
 from redrive.model.ids import RESULTS
 from redrive.model.item import Settled
 from redrive.model.judge import RetryVerdict
 from redrive.model.limits import MAX_CALLS_PER_COMMIT
 from redrive.server import response_budget
-from redrive.server.auth import store_call_authorization
-from redrive.server.auth.resource_authorization import may
-from redrive.server.auth.result_filter import with_redaction_rules
 from redrive.server.long_poll import ArrivalLog
 from redrive.server.replay_cache import ReplayCache
 from redrive.server.request import MESSAGEPACK, Request, Response
 from redrive.server.route import Route
+from redrive.server.validation.dispatch import validate_call
 from redrive.store import Commit
 from redrive.telemetry import events
 from redrive.wire.error_codec import ErrorBody
@@ -100,7 +103,7 @@ class _Remote:
         return CommitPosition(self._server_epoch, self._answers.number)
 
     async def about(self, request: Request, body: bytes) -> Response:
-        store = request.broker._core.store
+        store = request.broker.core.store
         loop = asyncio.get_running_loop()
         durability = await loop.run_in_executor(None, store.durability)
         warnings = await loop.run_in_executor(None, store.warnings)
@@ -118,7 +121,7 @@ class _Remote:
                 return self._misdirected()
             if asked.is_retry and not self._answers.covers_since(asked.position):
                 problem = "the connection broke, and the server that it was sent to does not remember it"
-                raise OutcomeUnknown(request.broker._core.store.name, problem)
+                raise OutcomeUnknown(request.broker.core.store.name, problem)
             work = asyncio.ensure_future(self._commit(request, asked))
             self._answers.add(id, work)
         answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
@@ -137,9 +140,9 @@ class _Remote:
             raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
         if sum(map(_new_items, asked.calls)) > MAX_ITEMS_PER_COMMIT:
             raise RequestTooLarge("the number of items", MAX_ITEMS_PER_COMMIT)
-        calls = await store_call_authorization.authorize_calls(request, asked.calls)
+        calls = await self._authorized(request, asked.calls)
         let_in = [call for call in calls if not isinstance(call, RedriveError)]
-        core = request.broker._core
+        core = request.broker.core
         try:
             commit = await self._carry_out(core, let_in, asked)
         except OutcomeUnknown as unknown:
@@ -153,21 +156,18 @@ class _Remote:
     async def _answer(
         self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit
     ) -> Response:
-        core = request.broker._core
+        core = request.broker.core
         _wake(core, let_in, commit)
         most = request.limits.max_response_bytes
         kept, given_back = response_budget.truncate_results(let_in, commit.results, most, commit.now)
-        given_back += store_call_authorization.withheld_tokens(request, let_in, kept)
+        given_back += withheld_tokens(request.caller, let_in, kept)
         if given_back:
             with contextlib.suppress(RedriveError):  # then they run out
                 await self._carry_out(core, [ReturnLease(token) for token in given_back], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
-        request = await with_redaction_rules(request, answered)
-        shown = [
-            store_call_authorization.filter_result(request, *each) for each in zip(asked.calls, answered, strict=True)
-        ]
-        given = Commit(shown, _visible(request, _caused(let_in, commit)), commit.now)
+        shown = await request.broker.run_flow(filter_results(request.caller, asked.calls, answered))
+        given = Commit(shown, visible_arrivals(request.caller, _caused(let_in, commit)), commit.now)
         return Response(200, encode_commit(self._seen, asked.calls, given), MESSAGEPACK)
 
     async def _carry_out(self, core: Core, calls: Sequence[Call], asked: CommitRequest) -> Commit:
@@ -182,13 +182,17 @@ class _Remote:
 
     async def read(self, request: Request, body: bytes) -> Response:
         asked: Query = _decoded("store.read", decode_query, body)
-        (query,) = await store_call_authorization.authorize_calls(request, (asked,))
-        if isinstance(query, RedriveError):
-            raise query
-        core, most = request.broker._core, request.limits.max_response_bytes
+        query = raise_if_refused((await self._authorized(request, (asked,)))[0])
+        core, most = request.broker.core, request.limits.max_response_bytes
         answer = await asyncio.get_running_loop().run_in_executor(None, response_budget.read, core, query, most)
-        return _response(
-            store_call_authorization.filter_result(await with_redaction_rules(request, (answer,)), asked, answer)
+        (shown,) = await request.broker.run_flow(filter_results(request.caller, (asked,), (answer,)))
+        return _response(shown)
+
+    async def _authorized(self, request: Request, calls: Sequence[Call | Query]) -> list[Any]:
+        """Each call as it may be executed, or the error that it is refused with: its values are a client's."""
+        now = request.broker.core.clock.now()
+        return await request.broker.run_flow(
+            authorize_calls(request.caller, calls, lambda call: validate_call(call, now))
         )
 
     async def watch(self, request: Request, body: bytes) -> Response:
@@ -196,7 +200,7 @@ class _Remote:
         arrivals = self._arrivals_of(request)
         if asked.server_epoch != self._server_epoch:
             return _response(WatchAnswer(self._server_epoch, arrivals.number, None, True))
-        queues = _allowed(request, asked.queues)
+        queues = _allowed(request.caller, asked.queues)
         seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
         await request.wait_for(arrivals.wait(asked.since, queues, seconds))
         number = arrivals.number  # before what is found: rather twice than never
@@ -204,7 +208,7 @@ class _Remote:
         return _response(WatchAnswer(self._server_epoch, number, found, number > asked.since))
 
     def _arrivals_of(self, request: Request) -> ArrivalLog:
-        notify = request.broker._core.notify
+        notify = request.broker.core.notify
         arrivals = self._arrivals.get(notify)
         if arrivals is None:
             arrivals = self._arrivals[notify] = ArrivalLog(notify)
@@ -215,16 +219,12 @@ def _size(answer: Response | OutcomeUnknown) -> int:
     return len(answer.body) if isinstance(answer, Response) else 0
 
 
-def _allowed(request: Request, queues: Collection[str] | None) -> Collection[str] | None:
+def _allowed(caller: Caller, queues: Collection[str] | None) -> Collection[str] | None:
     """Those of the queues whose work the caller may do, or see. Result topics, which name no item, are for all."""
-    if request.may(Permission.CONSUME, None) or request.may(Permission.READ, None):
+    if caller.may_everywhere(WATCHES_QUEUES):
         return None if queues is None or len(queues) > MAX_WATCHED else queues
     some = islice(queues or (), MAX_WATCHED)
-    return [
-        name
-        for name in some
-        if name == RESULTS or request.may(Permission.CONSUME, name) or request.may(Permission.READ, name)
-    ]
+    return [name for name in some if name == RESULTS or caller.may(WATCHES_QUEUES, name)]
 
 
 def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
@@ -251,22 +251,7 @@ def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
 
 
 def _new_items(call: Call) -> int:
-    match call:
-        case Put(items=items) | Import(items=items):
-            return len(items)
-        case Complete(puts=puts) | Register(puts=puts):
-            return sum(len(put.items) for put in puts)
-        case _:
-            return 0
-
-
-def _visible(request: Request, arrivals: Mapping[str, int]) -> Mapping[str, int]:
-    """Without queues that the caller is not to know of: others' calls are in the same transaction."""
-    if request.principal.in_all_queues:
-        return arrivals
-    return {
-        name: count for name, count in arrivals.items() if name.startswith(RESULTS) or may(request, SEES_QUEUES, name)
-    }
+    return len(call.items) if isinstance(call, Import) else sum(len(put.items) for put in call.puts)
 
 
 def _decoded(name: str, decode: Any, body: bytes) -> Any:

@@ -15,7 +15,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flows.health import Health
 from redrive.contract.queries import ListRegistrations
-from redrive.errors import InvalidInput, RedriveError
+from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.text import pluralize
 from redrive.server.asgi import Page, Server
 from redrive.server.openapi import encoded
@@ -81,14 +81,14 @@ async def health(server: Server, headers: Headers) -> Response:
 
 
 async def _health(server: Server, broker: AsyncBroker) -> dict[str, Any]:
-    store = broker._core.store.name
+    store = broker.core.store.name
     problem = await _problem(server, broker)
     if problem is not None:
         return {"status": _FAILING, "store": store, "problem": problem}
     try:
         async with asyncio.timeout(STORE_SECONDS):
             loop = asyncio.get_running_loop()
-            found, dead = await loop.run_in_executor(server.health_threads, _state, Broker(broker._core))
+            found, dead = await loop.run_in_executor(server.health_threads, _state, Broker(broker.core))
     except (RedriveError, TimeoutError) as error:
         return {"status": _FAILING, "store": store, "problem": str(error) or "the store does not answer in time"}
     warnings = list(found.warnings)
@@ -115,7 +115,7 @@ async def _problem(server: Server, broker: AsyncBroker) -> str | None:
     query = ListRegistrations("health", "health")
     try:
         async with asyncio.timeout(STORE_SECONDS):
-            await asyncio.get_running_loop().run_in_executor(server.health_threads, broker._core.read, query)
+            await asyncio.get_running_loop().run_in_executor(server.health_threads, broker.core.read, query)
     except RedriveError as error:
         return str(error)
     except TimeoutError:
@@ -137,7 +137,8 @@ async def metrics(server: Server, headers: Headers) -> Response:
 
 def _check_look(server: Server, principal: Principal) -> None:
     for name in _brokers(server):
-        principal.check(Permission.READ, name)
+        if not principal.may(Permission.READ, name):
+            raise Forbidden(Permission.READ, name)
 
 
 def _brokers(server: Server) -> dict[str, AsyncBroker]:

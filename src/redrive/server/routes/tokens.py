@@ -13,10 +13,9 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.errors import NotFound
 from redrive.model.limits import MAX_NAME_CHARS
 from redrive.model.text import to_rfc3339
-from redrive.server.broker_pool import BrokerPool
 from redrive.server.field_types import DurationInput, instant_text_or_none
 from redrive.server.request import Request
-from redrive.server.route import Route, every_queue
+from redrive.server.route import Route
 from redrive.wire.json_views import InstantText
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="Of the token; it stands in the audit.")]
@@ -78,70 +77,33 @@ class RevokedToken(msgspec.Struct, frozen=True):
     name: str
 
 
-def routes(brokers: BrokerPool) -> tuple[Route, ...]:
-    """The routes of a server with these brokers."""
-
-    async def broker_of(request: Request) -> AsyncBroker:
-        # An admin of some namespaces or queues has the right there, and could make one of all of them.
-        request.principal.check(Permission.MANAGE_TOKENS, TOKENS_NAMESPACE)
-        return await brokers.at(TOKENS_NAMESPACE)
-
-    async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
-        broker = await broker_of(request)
-        made = await broker._run(
-            token_store.create(
-                broker._core.clock,
-                call.name,
-                call.roles,
-                namespaces=call.namespaces,
-                queues=call.queues,
-                expires=call.expires_in,
-                created_by=request.principal.name or ANONYMOUS,
-            )
+async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
+    """Make a token."""
+    broker = request.broker
+    made = await broker.run_flow(
+        token_store.create(
+            broker.core.clock,
+            call.name,
+            call.roles,
+            namespaces=call.namespaces,
+            queues=call.queues,
+            expires=call.expires_in,
+            created_by=request.principal.name or ANONYMOUS,
         )
-        return CreatedToken(token=made.text, **msgspec.structs.asdict(_form(broker, made.token)))
-
-    async def list_all(request: Request, call: ListTokensCall) -> TokenList:
-        broker = await broker_of(request)
-        return TokenList([_form(broker, token) for token in await broker._run(token_store.list_all())])
-
-    async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
-        broker = await broker_of(request)
-        if not await broker._run(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
-            raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
-        return RevokedToken(call.name)
-
-    return (
-        Route(
-            name="tokens.create",
-            summary="Make a token",
-            request_type=CreateTokenCall,
-            response_type=CreatedToken,
-            permission=Permission.MANAGE_TOKENS,
-            queues=every_queue,
-            handler=create,
-            example={"name": "billing", "roles": ["producer"], "queues": ["invoices"], "expires_in": "90d"},
-        ),
-        Route(
-            name="tokens.list",
-            summary="All tokens, without their secrets",
-            request_type=ListTokensCall,
-            response_type=TokenList,
-            permission=Permission.MANAGE_TOKENS,
-            queues=every_queue,
-            handler=list_all,
-        ),
-        Route(
-            name="tokens.revoke",
-            summary="Refuse a token from now on",
-            request_type=RevokeTokenCall,
-            response_type=RevokedToken,
-            permission=Permission.MANAGE_TOKENS,
-            queues=every_queue,
-            handler=revoke,
-            example={"name": "billing"},
-        ),
     )
+    return CreatedToken(token=made.text, **msgspec.structs.asdict(_form(broker, made.token)))
+
+
+async def list_all(request: Request, call: ListTokensCall) -> TokenList:
+    """All tokens."""
+    return TokenList([_form(request.broker, token) for token in await request.broker.run_flow(token_store.list_all())])
+
+
+async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
+    """Let nobody in with it any more."""
+    if not await request.broker.run_flow(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
+        raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
+    return RevokedToken(call.name)
 
 
 def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
@@ -154,5 +116,38 @@ def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
         created_at=to_rfc3339(token.created_at),
         created_by=token.created_by,
         expires_at=instant_text_or_none(token.expires_at),
-        expired=token.is_over(broker._core.clock.now()),
+        expired=token.is_over(broker.core.clock.now()),
     )
+
+
+ROUTES = (
+    Route(
+        name="tokens.create",
+        summary="Make a token",
+        request_type=CreateTokenCall,
+        response_type=CreatedToken,
+        permission=Permission.MANAGE_TOKENS,
+        namespace=TOKENS_NAMESPACE,
+        handler=create,
+        example={"name": "billing", "roles": ["producer"], "queues": ["invoices"], "expires_in": "90d"},
+    ),
+    Route(
+        name="tokens.list",
+        summary="All tokens, without their secrets",
+        request_type=ListTokensCall,
+        response_type=TokenList,
+        permission=Permission.MANAGE_TOKENS,
+        namespace=TOKENS_NAMESPACE,
+        handler=list_all,
+    ),
+    Route(
+        name="tokens.revoke",
+        summary="Refuse a token from now on",
+        request_type=RevokeTokenCall,
+        response_type=RevokedToken,
+        permission=Permission.MANAGE_TOKENS,
+        namespace=TOKENS_NAMESPACE,
+        handler=revoke,
+        example={"name": "billing"},
+    ),
+)

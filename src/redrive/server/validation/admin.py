@@ -7,16 +7,9 @@ import msgspec
 from redrive.broker.flows.export_import import checked_item
 from redrive.broker.validation import check_integer, check_note
 from redrive.contract.admin_calls import (
-    ApplyRetention,
     AuditNote,
-    CloseMove,
     CreateQueue,
     DeleteQueue,
-    Expire,
-    FinishMove,
-    Import,
-    Promote,
-    Receive,
     Register,
     SetPaused,
     SetSourceQueue,
@@ -24,6 +17,7 @@ from redrive.contract.admin_calls import (
     UpdateQueue,
 )
 from redrive.contract.base import MAINTENANCE_BATCH
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
 from redrive.errors import InvalidInput
 from redrive.model.arrival import Move, check_move
 from redrive.model.ids import MAX_NUMBER
@@ -35,7 +29,7 @@ from redrive.model.limits import (
     check_name,
     is_remote,
 )
-from redrive.model.queue import validate_settings
+from redrive.model.queue_options import validate_settings
 from redrive.server.validation import deliveries, values
 
 _replace = msgspec.structs.replace

@@ -10,62 +10,38 @@ from collections.abc import Callable
 from typing import Any
 
 from redrive.clock import Instant
-from redrive.contract import Call, Query
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CloseMove,
-    CreateQueue,
-    DeleteQueue,
-    Expire,
-    FinishMove,
-    Hold,
-    Import,
-    ManualChange,
-    Promote,
-    Receive,
-    Register,
-    SetBreakers,
-    SetOperation,
-    SetPaused,
-    SetSourceQueue,
-    StartOperation,
-    StepOperation,
-    Unhold,
-    Unregister,
-    UpdateQueue,
-)
-from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract import Call, Query, admin_calls, item_calls, maintenance_calls
 from redrive.server.validation import admin, breakers, deliveries, manual_changes, queries
 
 VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
-    CreateQueue: admin.create,
-    UpdateQueue: admin.update,
-    SetPaused: admin.set_paused,
-    SetBreakers: breakers.set_breakers,
-    SetSourceQueue: admin.set_source_queue,
-    DeleteQueue: admin.delete,
-    Put: deliveries.put,
-    Register: admin.register,
-    Unregister: admin.unregister,
-    Import: admin.import_,
-    Receive: admin.receive,
-    Hold: manual_changes.hold,
-    Unhold: manual_changes.unhold,
-    Complete: deliveries.complete,
-    Settle: deliveries.settle,
-    ReturnLease: deliveries.return_,
-    Extend: deliveries.extend,
-    Reply: deliveries.reply,
-    ManualChange: manual_changes.change,
-    StepOperation: manual_changes.step,
-    SetOperation: manual_changes.set_,
-    Promote: admin.promote,
-    Expire: admin.expire,
-    ApplyRetention: admin.apply_retention,
-    FinishMove: admin.finish_move,
-    CloseMove: admin.close_move,
-    LeaseByIds: deliveries.lease_by_ids,
-    LeaseItems: deliveries.lease,
+    admin_calls.CreateQueue: admin.create,
+    admin_calls.UpdateQueue: admin.update,
+    admin_calls.SetPaused: admin.set_paused,
+    admin_calls.SetBreakers: breakers.set_breakers,
+    admin_calls.SetSourceQueue: admin.set_source_queue,
+    admin_calls.DeleteQueue: admin.delete,
+    item_calls.Put: deliveries.put,
+    admin_calls.Register: admin.register,
+    admin_calls.Unregister: admin.unregister,
+    maintenance_calls.Import: admin.import_,
+    maintenance_calls.Receive: admin.receive,
+    admin_calls.Hold: manual_changes.hold,
+    admin_calls.Unhold: manual_changes.unhold,
+    item_calls.Complete: deliveries.complete,
+    item_calls.Settle: deliveries.settle,
+    item_calls.ReturnLease: deliveries.return_,
+    item_calls.Extend: deliveries.extend,
+    item_calls.Reply: deliveries.reply,
+    admin_calls.ManualChange: manual_changes.change,
+    admin_calls.StepOperation: manual_changes.step,
+    admin_calls.SetOperation: manual_changes.set_,
+    maintenance_calls.Promote: admin.promote,
+    maintenance_calls.Expire: admin.expire,
+    maintenance_calls.ApplyRetention: admin.apply_retention,
+    maintenance_calls.FinishMove: admin.finish_move,
+    maintenance_calls.CloseMove: admin.close_move,
+    item_calls.LeaseByIds: deliveries.lease_by_ids,
+    item_calls.LeaseItems: deliveries.lease,
 }
 """What is checked of each call. StartOperation and queries are checked by what time it is, too."""
 
@@ -75,6 +51,6 @@ def validate_call(call: Call | Query, now: Instant) -> Any:
     check = VALIDATORS.get(call.__class__)
     if check is not None:
         return check(call)
-    if isinstance(call, StartOperation):
+    if isinstance(call, admin_calls.StartOperation):
         return manual_changes.start(call, now)
     return queries.query(call, now)  # type: ignore[arg-type]  # calls are all in the table; a test sees to it

@@ -8,11 +8,12 @@ from typing import Any
 
 from redrive.clock import Clock, Instant, SystemClock
 from redrive.contract import Call, Query
+from redrive.contract.base import in_commit_order
 from redrive.contract.item_calls import Put
 from redrive.errors import Closed, InvalidInput
 from redrive.model.item import Receipt
 from redrive.store import Commit, Durability
-from redrive.stores.rules.dispatch import answer_query, execute_or_refuse, in_commit_order
+from redrive.stores.rules.dispatch import answer_query, execute_or_refuse
 from redrive.stores.rules.state import State
 
 

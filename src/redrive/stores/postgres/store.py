@@ -17,13 +17,12 @@ from psycopg.pq import TransactionStatus
 
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import Promote, Register, StepOperation, Unregister, UpdateQueue
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, Put, Reply, ReturnLease, Settle
+from redrive.contract.admin_calls import StepOperation, UpdateQueue
+from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetOverdue, ReadFeed
 from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
-from redrive.model.judge import RetryVerdict
 from redrive.model.text import format_elapsed
 from redrive.store import Commit, Durability
 from redrive.stores.postgres import schema
@@ -109,7 +108,7 @@ class PostgresStore:
         self._notifications = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
-        shared = all(map(_runs_beside_others, calls))
+        shared = all(call.runs_beside_others for call in calls)
         commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
         if commit.arrivals:
             self._notifications.publish(commit.arrivals)
@@ -242,7 +241,7 @@ class PostgresStore:
         Queues may have changed since they were read, so keys are locked again before they are used.
         """
         keys: dict[int, list[str]] = {}
-        for put in itertools.chain.from_iterable(map(_puts_of, calls)):
+        for put in itertools.chain.from_iterable(call.puts for call in calls):
             row = self._queues.by_name.get(put.queue)
             named = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
             if row is not None and named:
@@ -258,37 +257,3 @@ class PostgresStore:
         """Start values of a transaction: the epoch, the first number of its block, and the time."""
         begun: tuple[int, int, Instant] = session.execute(_BEGUN).get
         return begun
-
-
-def _runs_beside_others(call: Call) -> bool:
-    """Whether a call touches only rows that it locks, or that are new."""
-    match call:
-        case LeaseItems() | Extend() | ReturnLease() | Promote():
-            return True
-        case Settle(verdict=RetryVerdict(), close_until=None):
-            return True
-        case Put():
-            return _is_new(call)
-        case Complete(puts=puts):
-            return all(map(_is_new, puts))
-        case Reply():
-            return True
-        case Register(version=None, puts=()) | Unregister():  # the second transaction sees the result of the first
-            return True
-        case _:
-            return False
-
-
-def _puts_of(call: Call) -> Sequence[Put]:
-    match call:
-        case Put():
-            return (call,)
-        case Complete(puts=puts) | Register(puts=puts):
-            return puts
-        case _:
-            return ()
-
-
-def _is_new(put: Put) -> bool:
-    """Return the advisory lock key of an idempotency key."""
-    return all(item.source_id is None and item.failure is None for item in put.items)

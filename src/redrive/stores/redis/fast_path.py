@@ -13,13 +13,14 @@ from typing import Any
 
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.admin_calls import Promote
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import InvalidName, RedriveError
+from redrive.model.delivery_end import DELIVERY_ENDS
 from redrive.model.holder import MAX_HOLDERS, ItemHolder, add_lasting
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id_suffix, parse_token
 from redrive.model.item import HistoryEntry, HistoryEvent
-from redrive.model.judge import RETRY_STATUSES, RetryVerdict
+from redrive.model.judge import RETRY_STATUSES, OutcomeKind, RetryVerdict
 from redrive.stores.redis.codec import encode, encode_entry_details, encode_held, encode_new_content
 from redrive.stores.redis.keys import FORMAT, digits, short
 from redrive.stores.redis.redis_client import Part
@@ -35,7 +36,9 @@ def is_fast_path(call: Call) -> bool:
     match call:
         case LeaseItems() | Extend() | ReturnLease() | Promote():
             return True
-        case Settle(verdict=RetryVerdict() as verdict, outcome_kind=outcome_kind, close_until=None, is_counted=True):
+        case Settle(outcome_kind=OutcomeKind.EXTRA_FAILED):
+            return False
+        case Settle(verdict=RetryVerdict() as verdict, outcome_kind=outcome_kind, close_until=None):
             return verdict.status in RETRY_STATUSES[outcome_kind] and len(verdict.held_by) <= MAX_HOLDERS
         case Put():
             return _is_fast_put(call)
@@ -173,9 +176,8 @@ class FastPathBatch:
                 keep = 0 if call.result is None or call.keep_result is None else call.keep_result
                 return "e", ("complete", *_token_parts(call.token), call.queue or False, result, size, keep, puts)
             case Settle(verdict=RetryVerdict() as verdict):
-                entry = HistoryEntry(
-                    Instant(0), HistoryEvent(call.outcome_kind.value), "", 0, failure=call.failure, note=call.note
-                )
+                event = DELIVERY_ENDS[call.outcome_kind].event
+                entry = HistoryEntry(Instant(0), event, "", 0, failure=call.failure, note=call.note)
                 return "e", (
                     *(
                         "retry",

@@ -8,9 +8,9 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import Promote
 from redrive.contract.base import SAME_CALL
 from redrive.contract.item_calls import Complete, Extend, Leased, Put, ReturnLease, Settle, StaleSettings
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import (
     IdempotencyConflict,
     LeaseLost,

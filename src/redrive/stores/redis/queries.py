@@ -54,6 +54,7 @@ def answer_query(state: RedisState, session: Session, query: Query, now: Instant
             return _move_targets(state)
         case ListWorkerLeases():
             return tuple(lease_of(*raw) for raw in session.worker_leases(query.worker, query.limit))
+    session.load(query.item_ids)
     return follow_rules(state, query, now)
 
 

@@ -9,26 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from redrive.clock import Clock, Instant, ServerClock
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CloseMove,
-    CreateQueue,
-    DeleteQueue,
-    Expire,
-    FinishMove,
-    Hold,
-    Import,
-    ManualChange,
-    Receive,
-    Register,
-    Unhold,
-)
-from redrive.contract.item_calls import Complete, Extend, LeaseByIds, Put, Reply, ReturnLease, Settle
+from redrive.contract.admin_calls import DeleteQueue
+from redrive.contract.base import in_commit_order
+from redrive.contract.item_calls import Put
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Import, Receive
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -41,7 +30,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.model.arrival import ledger_key
-from redrive.model.ids import ItemId, item_id_of
+from redrive.model.ids import ItemId
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
@@ -56,7 +45,7 @@ from redrive.stores.redis.redis_client import RedisClient
 from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
-from redrive.stores.rules.dispatch import execute_calls, in_commit_order
+from redrive.stores.rules.dispatch import execute_calls
 
 _MAX_LOST_LOCKS = 5
 """How often a batch is executed again after its lock expired."""
@@ -242,7 +231,7 @@ class RedisStore:
         state = RedisState(session, self.namespace, self.name, queues, grant.last, grant.version)
         state.begin(now)
         state.queues.load(_queues_of(calls))
-        session.load(_ids_of(calls))
+        session.load(chain.from_iterable(call.item_ids for call in calls))
         for names in _names_of(calls):
             state.prefetch(*names)
         closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
@@ -256,7 +245,7 @@ class RedisStore:
             except RedriveError as refusal:
                 results[position] = refusal
         last = state.flush()
-        if not self._lock.apply(grant.token, last, session, when_full=not any(map(_takes_memory, calls))):
+        if not self._lock.apply(grant.token, last, session, when_full=not any(call.takes_space for call in calls)):
             return None
         return Commit(results, state.arrived(), now)
 
@@ -295,15 +284,7 @@ def _part_of(position: int, call: Call) -> str:
         return "fast path"
     if isinstance(call, DeleteQueue):
         return f"deletion {position}"
-    return "takes memory" if _takes_memory(call) else "rest"
-
-
-def _takes_memory(call: Call) -> bool:
-    """Return whether a call is refused while the memory is full. Changes of existing items are not, so that an operator
-    can free memory."""
-    return isinstance(call, CreateQueue | Put | Import | Receive | Reply) or (
-        isinstance(call, Complete | Register) and bool(call.puts)
-    )
+    return "takes space" if call.takes_space else "rest"
 
 
 def _queues_of(calls: Sequence[Call]) -> list[str]:
@@ -313,39 +294,16 @@ def _queues_of(calls: Sequence[Call]) -> list[str]:
 def _names_of(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
     """Return idempotency keys and source ids that calls need, as queue, kind and names, to read them together."""
     for call in calls:
+        for put in call.puts:
+            yield put.queue, "keys", [item.idempotency_key for item in put.items if item.idempotency_key is not None]
+            source_ids = [item.source_id for item in put.items if item.source_id is not None]
+            yield put.queue, "sources", _ledger_names(source_ids)
         match call:
-            case Put() | Complete() | Register():
-                for put in (call,) if isinstance(call, Put) else call.puts:
-                    keys = [item.idempotency_key for item in put.items if item.idempotency_key is not None]
-                    yield put.queue, "keys", keys
-                    yield (
-                        put.queue,
-                        "sources",
-                        _ledger_names([item.source_id for item in put.items if item.source_id is not None]),
-                    )
             case Import():
-                yield call.queue, "sources", _ledger_names([item.id for item in call.items])
+                yield call.queue, "sources", _ledger_names(call.item_ids)
             case Receive():
                 yield call.queue, "sources", _ledger_names([call.move.item.id])
 
 
 def _ledger_names(source_ids: Sequence[ItemId]) -> list[str]:
     return [*source_ids, *map(ledger_key, source_ids)]
-
-
-def _ids_of(calls: Sequence[Call]) -> list[ItemId]:
-    """Return the ids that calls name, to read their items together."""
-    ids: list[ItemId] = []
-    for call in calls:
-        match call:
-            case Complete() | Settle() | ReturnLease() | Extend() | Reply():
-                ids.append(item_id_of(call.token))
-            case Expire():
-                ids.append(call.id)
-            case ManualChange():
-                ids.extend(target.id for target in call.targets)
-            case Hold() | Unhold() | FinishMove() | LeaseByIds():
-                ids.extend(call.ids or ())
-            case Import():
-                ids.extend(item.id for item in call.items)
-    return ids

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from redrive.contract import COMMIT_ORDER, Call
+from redrive.contract import Call
 from redrive.contract.admin_calls import (
-    ApplyRetention,
-    CloseMove,
-    Expire,
-    FinishMove,
     Hold,
-    Import,
     ManualChange,
-    Promote,
-    Receive,
+    QueueCall,
     Register,
     SetOperation,
     StartOperation,
@@ -25,6 +19,7 @@ from redrive.contract.admin_calls import (
     Unregister,
 )
 from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, Put
+from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
@@ -46,7 +41,7 @@ def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     """All calls, by kind in the order of the contract. Gives the result of each; refusals are results."""
     kinds = {call.__class__ for call in calls}
     if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
-        results = _HANDLERS[_KIND[only]](batch, calls)
+        results = _HANDLERS[only.rank](batch, calls)
     else:
         results = _by_kind(batch, calls)
     write_pending(batch)
@@ -67,7 +62,7 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     kinds: dict[int, list[int]] = {}
     for index, call in enumerate(calls):
-        kinds.setdefault(_KIND[call.__class__], []).append(index)
+        kinds.setdefault(call.rank, []).append(index)
     for kind in sorted(kinds):
         members = kinds[kind]
         for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
@@ -98,9 +93,8 @@ def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
     return results
 
 
-_KIND = {call: rank for rank, kind in enumerate(COMMIT_ORDER) for call in kind}
 _HANDLERS: tuple[Handler, ...] = (
-    _one_by_one(dict.fromkeys(COMMIT_ORDER[0], change_queue)),
+    _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
     put_all,
     _one_by_one({Register: register, Unregister: unregister}),
     _one_by_one({Import: import_items, Receive: receive}),
@@ -112,6 +106,6 @@ _HANDLERS: tuple[Handler, ...] = (
     _one_by_one({LeaseByIds: lease_by_ids}),
     lease_all,
 )
-"""The function for each kind of call, in COMMIT_ORDER."""
+"""The function for each `Rank`."""
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import ApplyRetention, Expire, Promote
 from redrive.contract.base import (
     ENDED_KEY_RETENTION,
     FEED_RETENTION,
@@ -17,6 +16,7 @@ from redrive.contract.base import (
     RETENTION_ACTOR,
 )
 from redrive.contract.item_calls import StaleSettings
+from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
 from redrive.errors import ItemNotFound, RedriveError, WrongStatus
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId

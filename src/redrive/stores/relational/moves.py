@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.base import LEDGER_RETENTION
+from redrive.contract.maintenance_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
 from redrive.contract.replies import REPLY_TO, headers_on_arrival
 from redrive.model.arrival import ArrivalState, MoveRoute, import_state, ledger_key, move_arrival_state

@@ -6,8 +6,15 @@ from typing import Any, assert_never
 
 import msgspec
 
-from redrive.contract import QueueCall
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, SetBreakers, SetPaused, SetSourceQueue, UpdateQueue
+from redrive.contract.admin_calls import (
+    CreateQueue,
+    DeleteQueue,
+    QueueCall,
+    SetBreakers,
+    SetPaused,
+    SetSourceQueue,
+    UpdateQueue,
+)
 from redrive.contract.item_calls import StaleSettings
 from redrive.errors import ConfirmationMismatch, ItemActive, QueueExists, QueueFull, QueueInUse, StoreUnavailable
 from redrive.model.breaker import breaker_changes, change_record

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from redrive.clock import Instant
-from redrive.contract import SettleCall
-from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, SettleCall, StaleSettings
 from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
+from redrive.model.delivery_end import DELIVERY_ENDS
 from redrive.model.feed import FeedKind
 from redrive.model.gate import close_for_retry_after
 from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
@@ -239,12 +239,11 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
                     batch.set_gates(row, gates)
             worker = item_row.worker
             delete_row(batch, item_row)
-            counted = count_outcome(item_row.counters, outcome_kind, is_counted=call.is_counted)
+            counted = count_outcome(item_row.counters, outcome_kind)
             item_row.attempts, item_row.failures, item_row.losses = counted.attempts, counted.failures, counted.losses
-            batch.count_delta(item_row.queue, "failed_total", outcome_kind is OutcomeKind.FAILED)
-            entry = _record(
-                batch, item_row, HistoryEvent(outcome_kind.value), failure=failure, worker=worker, note=note
-            )
+            batch.count_delta(item_row.queue, "failed_total", outcome_kind.is_failure)
+            event = DELIVERY_ENDS[outcome_kind].event
+            entry = _record(batch, item_row, event, failure=failure, worker=worker, note=note)
             return replies.apply_verdict(batch, item_row, verdict, entry)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))

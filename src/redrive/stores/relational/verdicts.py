@@ -10,6 +10,7 @@ from redrive.clock import Instant
 from redrive.contract.base import DROP_ACTOR
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import EXHAUSTED_REASONS, DeadReason, cause_of
+from redrive.model.delivery_end import FEED_KIND_BY_EVENT
 from redrive.model.feed import FeedKind
 from redrive.model.holder import add_lasting, lasting_holders
 from redrive.model.ids import ItemId
@@ -44,14 +45,6 @@ _FORMER_ID = """
 _AUDIT = (
     "INSERT INTO redrive_audit (namespace, at, actor, verb, queue, ids, count, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
-FEED_KIND_BY_EVENT = {
-    HistoryEvent.FAILED: FeedKind.FAILED,
-    HistoryEvent.LOST: FeedKind.LOST,
-    HistoryEvent.RELEASED: FeedKind.RELEASED,
-    HistoryEvent.RETURNED: FeedKind.RETURNED,
-}
-"""The feed event for each outcome after which an item is retried."""
 
 
 def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False) -> None:

@@ -2,64 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, assert_never
+from collections.abc import Callable
+from typing import Any
 
 from redrive.clock import Instant
-from redrive.contract import COMMIT_ORDER, Call, Query, admin_calls, item_calls, queries
+from redrive.contract import Call, Query, admin_calls, item_calls, maintenance_calls
+from redrive.contract import queries as asked
 from redrive.errors import OutcomeUnknown, RedriveError
-from redrive.stores.rules.leases import lease_by_ids, lease_items
-from redrive.stores.rules.maintenance import apply_retention, expire, promote
-from redrive.stores.rules.manual_changes import change, hold, unhold
-from redrive.stores.rules.moves import (
-    close_move,
-    destinations,
-    finish_move,
-    import_items,
-    list_moves,
-    list_open_moves,
-    receive,
+from redrive.stores.rules import (
+    leases,
+    maintenance,
+    manual_changes,
+    moves,
+    operations,
+    puts,
+    queries,
+    queues,
+    registrations,
+    replies,
+    settle,
 )
-from redrive.stores.rules.operations import (
-    get_operation,
-    list_operations,
-    set_operation,
-    start_operation,
-    step_operation,
-)
-from redrive.stores.rules.puts import put
-from redrive.stores.rules.queries import (
-    count_items,
-    find_items,
-    get_overdue,
-    items_by_key,
-    key_holders,
-    list_audit,
-    list_groups,
-    list_stats,
-    next_due,
-    read_feed,
-    worker_leases,
-)
-from redrive.stores.rules.queues import (
-    create_queue,
-    delete_queue,
-    set_breakers,
-    set_paused,
-    set_source_queue,
-    update_queue,
-)
-from redrive.stores.rules.registrations import list_registrations, register, unregister
-from redrive.stores.rules.replies import reply
-from redrive.stores.rules.settle import complete, extend, return_lease, settle
 from redrive.stores.rules.state import State
 
-_RANKS = {kind: rank for rank, kinds in enumerate(COMMIT_ORDER) for kind in kinds}
+Rule = Callable[[State, Any], Any]
 
-
-def in_commit_order(calls: Sequence[Call]) -> list[int]:
-    """The places of the calls of a batch, in the order in which they take effect."""
-    return sorted(range(len(calls)), key=lambda place: _RANKS[type(calls[place])])
+CALL_RULES: dict[type[Any], Rule] = {
+    admin_calls.CreateQueue: queues.create_queue,
+    admin_calls.UpdateQueue: queues.update_queue,
+    admin_calls.SetPaused: queues.set_paused,
+    admin_calls.SetBreakers: queues.set_breakers,
+    admin_calls.SetSourceQueue: queues.set_source_queue,
+    admin_calls.DeleteQueue: queues.delete_queue,
+    admin_calls.Register: registrations.register,
+    admin_calls.Unregister: registrations.unregister,
+    admin_calls.ManualChange: manual_changes.change,
+    admin_calls.Hold: manual_changes.hold,
+    admin_calls.Unhold: manual_changes.unhold,
+    admin_calls.StartOperation: operations.start_operation,
+    admin_calls.StepOperation: operations.step_operation,
+    admin_calls.SetOperation: operations.set_operation,
+    item_calls.Put: puts.put,
+    item_calls.LeaseItems: leases.lease_items,
+    item_calls.LeaseByIds: leases.lease_by_ids,
+    item_calls.Complete: settle.complete,
+    item_calls.Settle: settle.settle,
+    item_calls.ReturnLease: settle.return_lease,
+    item_calls.Extend: settle.extend,
+    item_calls.Reply: replies.reply,
+    maintenance_calls.Import: moves.import_items,
+    maintenance_calls.Receive: moves.receive,
+    maintenance_calls.FinishMove: moves.finish_move,
+    maintenance_calls.CloseMove: moves.close_move,
+    maintenance_calls.Promote: maintenance.promote,
+    maintenance_calls.Expire: maintenance.expire,
+    maintenance_calls.ApplyRetention: maintenance.apply_retention,
+}
+QUERY_RULES: dict[type[Any], Rule] = {
+    asked.GetQueue: lambda state, query: state.queue(query.name).value,
+    asked.ListQueues: lambda state, _: tuple(state.queues[name].value for name in sorted(state.queues)),
+    asked.GetStats: lambda state, query: state.queue(query.name).stats(state.now),
+    asked.ListStats: queries.list_stats,
+    asked.GetItem: lambda state, query: state.item(query.id).to_item(),
+    asked.GetItems: queries.get_items,
+    asked.FindItems: queries.find_items,
+    asked.CountItems: queries.count_items,
+    asked.ListGroups: queries.list_groups,
+    asked.ReadFeed: queries.read_feed,
+    asked.GetIdempotencyOwners: queries.key_holders,
+    asked.GetItemsByKey: queries.items_by_key,
+    asked.GetOperation: lambda state, query: operations.get_operation(state, query.id),
+    asked.ListOperations: operations.list_operations,
+    asked.GetOverdue: queries.get_overdue,
+    asked.GetLease: lambda state, query: state.leased(query.token).to_lease(),
+    asked.GetLeasedItem: lambda state, query: state.leased(query.token).to_item(),
+    asked.ListWorkerLeases: queries.worker_leases,
+    asked.GetResult: lambda state, query: state.results.get(query.id, state.now),
+    asked.ListRegistrations: registrations.list_registrations,
+    asked.ListAudit: queries.list_audit,
+    asked.ListMoveTargets: lambda state, _: moves.destinations(state),
+    asked.ListMoves: moves.list_moves,
+    asked.ListOpenMoves: moves.list_open_moves,
+    asked.GetNextDue: lambda state, _: queries.next_due(state),
+}
 
 
 def execute_or_refuse(state: State, call: Call) -> Any:
@@ -77,122 +101,10 @@ def execute_or_refuse(state: State, call: Call) -> Any:
 
 def execute_calls(state: State, call: Call) -> Any:
     """The result of a call. Raises what refuses it, and then changed nothing."""
-    match call:
-        case item_calls.Put():
-            return put(state, call)
-        case item_calls.LeaseItems():
-            return lease_items(state, call)
-        case item_calls.LeaseByIds():
-            return lease_by_ids(state, call)
-        case item_calls.Complete():
-            return complete(state, call)
-        case item_calls.Settle():
-            return settle(state, call)
-        case item_calls.Reply():
-            return reply(state, call)
-        case item_calls.ReturnLease():
-            return return_lease(state, call)
-        case item_calls.Extend():
-            return extend(state, call)
-        case admin_calls.ManualChange():
-            return change(state, call)
-        case admin_calls.Hold():
-            return hold(state, call)
-        case admin_calls.Unhold():
-            return unhold(state, call)
-        case admin_calls.Register():
-            return register(state, call)
-        case admin_calls.Unregister():
-            return unregister(state, call)
-        case admin_calls.Promote():
-            return promote(state, call)
-        case admin_calls.Expire():
-            return expire(state, call)
-        case admin_calls.ApplyRetention():
-            return apply_retention(state, call)
-        case admin_calls.StartOperation():
-            return start_operation(state, call)
-        case admin_calls.StepOperation():
-            return step_operation(state, call)
-        case admin_calls.SetOperation():
-            return set_operation(state, call)
-        case admin_calls.Import():
-            return import_items(state, call)
-        case admin_calls.Receive():
-            return receive(state, call)
-        case admin_calls.FinishMove():
-            return finish_move(state, call)
-        case admin_calls.CloseMove():
-            return close_move(state, call)
-        case admin_calls.CreateQueue():
-            return create_queue(state, call)
-        case admin_calls.UpdateQueue():
-            return update_queue(state, call)
-        case admin_calls.SetPaused():
-            return set_paused(state, call)
-        case admin_calls.SetBreakers():
-            return set_breakers(state, call)
-        case admin_calls.SetSourceQueue():
-            return set_source_queue(state, call)
-        case admin_calls.DeleteQueue():
-            return delete_queue(state, call)
-        case _:
-            assert_never(call)
+    return CALL_RULES[call.__class__](state, call)
 
 
 def answer_query(state: State, query: Query, now: Instant) -> Any:
-    """The answer to a query. Raises the errors that its docstring names."""
-    match query:
-        case queries.GetQueue():
-            return state.queue(query.name).value
-        case queries.ListQueues():
-            return tuple(state.queues[name].value for name in sorted(state.queues))
-        case queries.GetStats():
-            return state.queue(query.name).stats(now)
-        case queries.ListStats():
-            return list_stats(state, query, now)
-        case queries.GetItem():
-            return state.item(query.id).to_item()
-        case queries.GetItems():
-            found = (state.find(id) for id in query.ids)
-            return tuple([None if item is None else item.to_item() for item in found])
-        case queries.FindItems():
-            return find_items(state, query)
-        case queries.CountItems():
-            return count_items(state, query)
-        case queries.ListGroups():
-            return list_groups(state, query)
-        case queries.ReadFeed():
-            return read_feed(state, query)
-        case queries.GetIdempotencyOwners():
-            return key_holders(state, query, now)
-        case queries.GetItemsByKey():
-            return items_by_key(state, query, now)
-        case queries.GetOperation():
-            return get_operation(state, query.id)
-        case queries.ListOperations():
-            return list_operations(state, query)
-        case queries.GetOverdue():
-            return get_overdue(state, query, now)
-        case queries.GetLease():
-            return state.leased(query.token).to_lease()
-        case queries.GetLeasedItem():
-            return state.leased(query.token).to_item()
-        case queries.ListWorkerLeases():
-            return worker_leases(state, query)
-        case queries.GetResult():
-            return state.results.get(query.id, now)
-        case queries.ListRegistrations():
-            return list_registrations(state, query, now)
-        case queries.ListAudit():
-            return list_audit(state, query)
-        case queries.GetNextDue():
-            return next_due(state)
-        case queries.ListMoveTargets():
-            return destinations(state)
-        case queries.ListMoves():
-            return list_moves(state, query)
-        case queries.ListOpenMoves():
-            return list_open_moves(state, query)
-        case _:
-            assert_never(query)
+    """The answer to a query at this instant. Raises the errors that its docstring names."""
+    state.now = now
+    return QUERY_RULES[query.__class__](state, query)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from redrive.contract.admin_calls import ApplyRetention, Expire, Promote
 from redrive.contract.base import ENDED_KEY_RETENTION, FEED_RETENTION, OPERATION_RETENTION, RETENTION_ACTOR
 from redrive.contract.item_calls import StaleSettings
+from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
 from redrive.errors import WrongStatus
 from redrive.model.arrival import is_ledger_key
 from redrive.model.feed import FeedKind

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.base import LEDGER_RETENTION, MOVE_BATCH_BYTES
+from redrive.contract.maintenance_calls import CloseMove, FinishMove, Import, Receive
 from redrive.contract.queries import ListMoves, ListOpenMoves, MoveTarget, OpenMove
 from redrive.contract.replies import headers_on_arrival
 from redrive.errors import QueueFull

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from redrive.contract.queries import (
     FeedPage,
     FindItems,
     GetIdempotencyOwners,
+    GetItems,
     GetItemsByKey,
     GetOverdue,
     ListAudit,
@@ -38,17 +39,17 @@ from redrive.stores.rules.redrive import idempotency_owner
 from redrive.stores.rules.state import State
 
 
-def get_overdue(state: State, query: GetOverdue, now: Instant) -> tuple[Overdue, ...]:
+def get_overdue(state: State, query: GetOverdue) -> tuple[Overdue, ...]:
     """Leases by their deadline, other items by their expire deadline; the oldest first."""
     queues = state.queues.values() if query.queue is None else (state.queue(query.queue),)
     found = [
         state.items[id]
         for queue in queues
         for index in (queue.leases, queue.expiring)
-        for id in index.until(now, query.limit)
+        for id in index.until(state.now, query.limit)
     ]
     found.sort(key=_overdue_since)
-    return tuple(item.to_overdue(now) for item in found[: query.limit])
+    return tuple(item.to_overdue(state.now) for item in found[: query.limit])
 
 
 def _overdue_since(item: Record) -> tuple[int, int]:
@@ -71,28 +72,35 @@ def list_audit(state: State, query: ListAudit) -> tuple[AuditEntry, ...]:
     return tuple(islice(reversed(state.audit[: max(0, end)]), query.limit))
 
 
-def key_holders(state: State, query: GetIdempotencyOwners, now: Instant) -> dict[str, ItemId]:
+def key_holders(state: State, query: GetIdempotencyOwners) -> dict[str, ItemId]:
     """Keys of completed and dead items stay known, but stand against nothing that is brought back."""
     queue = state.queue(query.queue)
-    holders = {key: idempotency_owner(state, queue, key, now) for key in query.keys}
+    holders = {key: idempotency_owner(state, queue, key, state.now) for key in query.keys}
     return {key: holder.id for key, holder in holders.items() if holder is not None}
 
 
-def items_by_key(state: State, query: GetItemsByKey, now: Instant) -> tuple[Item | None, ...]:
+def items_by_key(state: State, query: GetItemsByKey) -> tuple[Item | None, ...]:
     """As a put would find them."""
     queue = state.queue(query.queue)
-    return tuple(
-        None if item is None else item.to_item() for item in (_by_key(state, queue, k, now) for k in query.keys)
-    )
+    return _whole_items(_by_key(state, queue, key) for key in query.keys)
 
 
-def _by_key(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
+def get_items(state: State, query: GetItems) -> tuple[Item | None, ...]:
+    """Each by its id."""
+    return _whole_items(state.find(id) for id in query.ids)
+
+
+def _whole_items(found: Iterable[Record | None]) -> tuple[Item | None, ...]:
+    return tuple([None if item is None else item.to_item() for item in found])
+
+
+def _by_key(state: State, queue: QueueState, key: str) -> Record | None:
     known = queue.keys.get(key)
     if known is None:
         return None
     if known.ends_with_item:
         return living_item(state, known)
-    return state.items.get(known.id) if known.until > now else None
+    return state.items.get(known.id) if known.until > state.now else None
 
 
 def next_due(state: State) -> Instant | None:
@@ -103,10 +111,10 @@ def next_due(state: State) -> Instant | None:
     return min((at for at in (*instants, state.operations.next_at()) if at is not None), default=None)
 
 
-def list_stats(state: State, query: ListStats, now: Instant) -> tuple[QueueStats, ...]:
+def list_stats(state: State, query: ListStats) -> tuple[QueueStats, ...]:
     """Of all queues, or of those that are named."""
     names = state.queues if query.names is None else {name for name in query.names if name in state.queues}
-    return tuple(state.queues[name].stats(now) for name in sorted(names))
+    return tuple(state.queues[name].stats(state.now) for name in sorted(names))
 
 
 def list_groups(state: State, query: ListGroups) -> tuple[Group, ...]:

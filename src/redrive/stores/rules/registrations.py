@@ -13,7 +13,7 @@ from redrive.stores.rules.state import State
 
 def register(state: State, call: Register) -> Registration | VersionConflict:
     """The puts are checked before anything is changed."""
-    present = _alive(state, call.kind, call.name, state.now)
+    present = _alive(state, call.kind, call.name)
     version = 0 if present is None else present.version
     if call.version is not None and call.version != version:
         return VersionConflict(present)
@@ -30,14 +30,14 @@ def register(state: State, call: Register) -> Registration | VersionConflict:
 
 def unregister(state: State, call: Unregister) -> bool:
     """One that is over is as good as none."""
-    present = _alive(state, call.kind, call.name, state.now)
+    present = _alive(state, call.kind, call.name)
     if present is not None:
         state.registrations.remove(call.kind, call.name)
         _note(state, call.audit)
     return present is not None
 
 
-def list_registrations(state: State, query: ListRegistrations, now: Instant) -> tuple[Registration, ...]:
+def list_registrations(state: State, query: ListRegistrations) -> tuple[Registration, ...]:
     """All of a kind, or the one of a name."""
     found: Iterable[Registration]
     if query.name is None:
@@ -45,7 +45,7 @@ def list_registrations(state: State, query: ListRegistrations, now: Instant) -> 
     else:
         named = state.registrations.get(query.kind, query.name)
         found = () if named is None else (named,)
-    return tuple(sorted((each for each in found if each.is_alive(now)), key=lambda each: each.name))
+    return tuple(sorted((each for each in found if each.is_alive(state.now)), key=lambda each: each.name))
 
 
 def _note(state: State, noted: AuditNote | None) -> None:
@@ -53,6 +53,6 @@ def _note(state: State, noted: AuditNote | None) -> None:
         state.write_audit(noted.actor, noted.verb, None, (), 0, noted.note)
 
 
-def _alive(state: State, kind: str, name: str, now: Instant) -> Registration | None:
+def _alive(state: State, kind: str, name: str) -> Registration | None:
     found = state.registrations.get(kind, name)
-    return found if found is not None and found.is_alive(now) else None
+    return found if found is not None and found.is_alive(state.now) else None

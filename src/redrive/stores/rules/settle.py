@@ -72,8 +72,7 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
     if call.close_until is not None:
         gates = close_for_retry_after(queue.value.gates, call.close_until, item.grant.leased_at, state.now)
         queue.value = msgspec.structs.replace(queue.value, gates=gates)
-    details = {"failure": call.failure, "note": call.note, "is_counted": call.is_counted}
-    return apply_verdict(state, item, call.outcome_kind, call.verdict, **details)
+    return apply_verdict(state, item, call.outcome_kind, call.verdict, failure=call.failure, note=call.note)
 
 
 def return_lease(state: State, call: ReturnLease) -> Settled:

@@ -6,6 +6,7 @@ from redrive.contract.base import DROP_ACTOR
 from redrive.model import judge
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import EXHAUSTED_REASONS, cause_of
+from redrive.model.delivery_end import DELIVERY_ENDS, FEED_KIND_BY_EVENT
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedKind
 from redrive.model.holder import add_lasting, lasting_holders
@@ -22,16 +23,6 @@ from redrive.stores.rules.state import State
 from redrive.telemetry import events
 
 _log = events.logger("redrive.store")
-
-VERBS = {
-    OutcomeKind.FAILED: Verb.FAIL,
-    OutcomeKind.LOST: Verb.LOSE,
-    OutcomeKind.RELEASED: Verb.RELEASE,
-    OutcomeKind.RETURNED: Verb.RELEASE,
-    OutcomeKind.EXPIRED: Verb.EXPIRE,
-    OutcomeKind.BURIED: Verb.BURY,
-}
-"""The verb that each ending is."""
 
 
 def check_verdict(
@@ -55,7 +46,6 @@ def apply_verdict(
     actor: str | None = None,
     operation: str | None = None,
     forced: bool = False,
-    is_counted: bool = True,
 ) -> Settled:
     """Count the ending, write it down, and do as a verdict says that was checked before.
 
@@ -64,7 +54,7 @@ def apply_verdict(
     """
     entry = HistoryEntry(
         at=state.now,
-        event=HistoryEvent(outcome_kind.value),
+        event=DELIVERY_ENDS[outcome_kind].event,
         queue=item.queue,
         delivery=item.counters.deliveries,
         failure=failure,
@@ -74,7 +64,7 @@ def apply_verdict(
         operation=operation,
     )
     queue = state.queues[item.queue]
-    counters = count_outcome(item.counters, outcome_kind, is_counted=is_counted)
+    counters = count_outcome(item.counters, outcome_kind)
     if item.was_dead:
         settled = _die_again(state, item, outcome_kind, counters, entry, forced)
     elif isinstance(verdict, Dead):
@@ -82,14 +72,14 @@ def apply_verdict(
         queue.dead_total += 1
         queue.exhausted_total += verdict.reason in EXHAUSTED_REASONS
     else:
-        with state.change(item, VERBS[outcome_kind], verdict.status, forced=forced):
+        with state.change(item, DELIVERY_ENDS[outcome_kind].verb, verdict.status, forced=forced):
             item.counters = counters
             item.history.add(entry)
             item.holders = add_lasting(item.holders, verdict.held_by)
             state.to_tail(item, verdict.delay)
         settled = item.to_settled()
         _append_ending(state, item, entry)
-    queue.failed_total += outcome_kind is OutcomeKind.FAILED
+    queue.failed_total += outcome_kind.is_failure
     return settled
 
 
@@ -103,18 +93,19 @@ def _die_again(
     state: State, item: Record, outcome_kind: OutcomeKind, counters: Counters, entry: HistoryEntry, forced: bool
 ) -> Settled:
     """It is dead as it was: by the same death, in the same place, and answered already."""
-    with state.change(item, VERBS[outcome_kind], Status.DEAD, forced=forced):
+    with state.change(item, DELIVERY_ENDS[outcome_kind].verb, Status.DEAD, forced=forced):
         item.counters = counters
         item.history.add(entry)
-    if outcome_kind is not OutcomeKind.BURIED:  # in the feed a burial is a death, and this is none
-        _append_ending(state, item, entry)
+    _append_ending(state, item, entry)
     return return_to_dead(state, item)
 
 
 def _append_ending(state: State, item: Record, entry: HistoryEntry) -> None:
     """Record the end of a delivery, after which nothing died, in the feed."""
+    kind = FEED_KIND_BY_EVENT.get(entry.event)
+    if kind is None:
+        return
     title = entry.note if entry.failure is None else entry.failure.title
-    kind = FeedKind(entry.event.value)
     append_event(
         state, kind, item.queue, item, title=title, actor=entry.actor, operation=entry.operation, failure=entry.failure
     )
@@ -129,7 +120,7 @@ def _apply_death(
     entry: HistoryEntry,
     forced: bool,
 ) -> Settled:
-    verb = VERBS[outcome_kind]
+    verb = DELIVERY_ENDS[outcome_kind].verb
     death = Death(
         at=state.now,
         reason=verdict.reason,

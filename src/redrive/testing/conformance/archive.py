@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from redrive import Broker, Item
-from redrive.contract.admin_calls import ApplyRetention
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.errors import (
     ItemActive,
     QueueFull,
@@ -224,7 +224,8 @@ class ArchiveOfAnyConformance(Suite):
     def test_retention_counts_from_the_end_or_the_archiving_or_the_drop(
         self, broker: Broker, clock: FakeClock, keep: str
     ) -> None:
-        broker.create_queue("jobs", keep_completed="30d", **{keep: "3h"})
+        settings: dict[str, Any] = {"keep_completed": "30d", keep: "3h"}
+        broker.create_queue("jobs", **settings)
         waiting = broker.put("jobs", "waiting", delay="30d").id
         dead, done = kill(broker, "dead").id, broker.complete((broker.put("jobs", "done"), take(broker))[1]).id
         clock.advance("1h")

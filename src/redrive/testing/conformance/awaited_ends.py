@@ -27,8 +27,8 @@ def awaiting(broker: Broker, id: ItemId, clock: FakeClock | None = None, count: 
 
     With the clock of the broker, its notifier has polled too, and waits for that clock or for a wake-up.
     """
-    caller = Background(lambda: broker._run(await_result(broker._core, "task", id, "10m")))
-    notify, give_up = broker._core.notify, time.monotonic() + PATIENCE_SECONDS
+    caller = Background(lambda: broker.run_flow(await_result(broker.core, "task", id, "10m")))
+    notify, give_up = broker.core.notify, time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < give_up:
         if clock is not None:
             clock.until_waiting()
@@ -109,7 +109,7 @@ def _dies_with_others(broker: Broker, clock: FakeClock) -> Iterator[None]:
     leases, version = broker.lease("jobs", 10), broker.get_queue("jobs").version
     yield
     died = Dead(DeadReason.BURIED)
-    broker._core.committer.commit([Settle(each.token, OutcomeKind.BURIED, died, version) for each in leases])
+    broker.core.committer.commit([Settle(each.token, OutcomeKind.BURIED, died, version) for each in leases])
 
 
 def _is_released_too_often(broker: Broker, clock: FakeClock) -> Iterator[None]:
@@ -184,7 +184,7 @@ def _leaves_for_another_store(broker: Broker, clock: FakeClock) -> Iterator[None
     lease, version = take(broker), broker.get_queue("jobs").version
     yield
     verdict = Dead(DeadReason.BURIED, "morgue@elsewhere")
-    broker._core.call(Settle(lease.token, OutcomeKind.BURIED, verdict, version))
+    broker.submit(Settle(lease.token, OutcomeKind.BURIED, verdict, version))
 
 
 RESULTS: tuple[End, ...] = (_result_is_kept, _item_is_kept, _both_are_kept, _result_is_kept_after_a_retry)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Expire, Unhold, UpdateQueue
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Unhold, UpdateQueue
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, ReturnLease, Settle, StaleSettings
+from redrive.contract.maintenance_calls import Expire
 from redrive.contract.queries import GetQueue
 from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
 from redrive.model.death import DeadReason

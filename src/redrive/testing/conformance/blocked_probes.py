@@ -19,7 +19,7 @@ from redrive.testing.fake_clock import FakeClock
 
 def probes(broker: Broker) -> tuple[ItemId, ...]:
     """The probes of the one breaker that is not closed."""
-    queue: Queue = broker._run(run_query(GetQueue("jobs")))
+    queue: Queue = broker.run_flow(run_query(GetQueue("jobs")))
     (breaker,) = queue.breakers
     return breaker.probes
 

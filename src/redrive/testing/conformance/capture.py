@@ -21,6 +21,7 @@ from redrive.capture import (
     UnknownPolicyError,
 )
 from redrive.errors import IdempotencyConflict, InvalidInput, InvalidPayload
+from redrive.model.queue_options import QueueOptions
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
@@ -90,7 +91,7 @@ class DeadLetterQueueConformance(Suite):
 
     @pytest.mark.parametrize("dead", [{"dead_queue": "burnt"}, {"on_dead": "drop"}])
     def test_exhausted_task_that_does_not_stay_in_the_queue_is_returned_as_it_is_then(
-        self, dlq: DeadLetterQueue, broker: Broker, dead: dict[str, str]
+        self, dlq: DeadLetterQueue, broker: Broker, dead: QueueOptions
     ) -> None:
         dlq.list_tasks()
         broker.create_queue("burnt")

@@ -26,6 +26,7 @@ from redrive.config.apply import ApplyResult, apply
 from redrive.config.loader import parse
 from redrive.errors import InvalidConfig, InvalidSetting, ItemActive, QueueNotFound, WrongStatus
 from redrive.model.duration import DAY
+from redrive.model.masked_item import mask_item
 from redrive.model.state_machine import Verb
 from redrive.testing.conformance.suite import OpenBroker, Suite
 from redrive.testing.fake_clock import FakeClock
@@ -51,18 +52,18 @@ def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
 
 def registered(broker: Broker) -> dict[str, bytes]:
     """What is registered of capture queues."""
-    return {each.name: each.value for each in broker._run(registrations.list_registrations(CAPTURE_KIND))}
+    return {each.name: each.value for each in broker.run_flow(registrations.list_registrations(CAPTURE_KIND))}
 
 
 def settings_of(broker: Broker, queue: str = "captured") -> CaptureSettings:
     """The settings that a program gets."""
-    return broker._run(administration.get_settings(broker._core, queue))
+    return broker.run_flow(administration.get_settings(broker.core, queue))
 
 
 def change(broker: Broker, task_id: str, verb: Verb, actor: str | None = None) -> DeadLetterStatus:
     """Change a task by its id."""
-    item = broker._run(administration.get_item(broker._core, "captured", task_id))
-    return broker._run(administration.change(broker._core, item, verb, actor))
+    item = broker.run_flow(administration.get_item(broker.core, "captured", task_id))
+    return broker.run_flow(administration.change(broker.core, item, verb, actor))
 
 
 class CaptureFileConformance(Suite):
@@ -143,9 +144,9 @@ class CaptureFileConformance(Suite):
 
     def test_capture_queue_of_a_file_that_is_gone_is_released_with_its_settings(self, broker: Broker) -> None:
         applied(broker, WHOLE)
-        assert broker._run(queues.release_queue("captured")) is True
+        assert broker.run_flow(queues.release_queue("captured")) is True
         assert set(registered(broker)) == {"workflows"}
-        assert broker._run(queues.release_queue("captured")) is False
+        assert broker.run_flow(queues.release_queue("captured")) is False
 
     def test_file_that_is_refused_registers_nothing(self, broker: Broker) -> None:
         applied(broker, "[capture]\nmax_size = 100\n[queue.dead]\n[queue.jobs]\ndead_queue = 'dead'\n")
@@ -173,7 +174,7 @@ class CaptureAdministrationConformance(Suite):
         return dlq
 
     def test_no_read_creates_a_capture_queue(self, broker: Broker) -> None:
-        core = broker._core
+        core = broker.core
         for flow in (
             administration.get_settings(core, "captured"),
             administration.get_item(core, "captured", "a"),
@@ -181,7 +182,7 @@ class CaptureAdministrationConformance(Suite):
             administration.statistics(core, "captured"),
         ):
             with pytest.raises(QueueNotFound):
-                broker._run(flow)
+                broker.run_flow(flow)
         assert broker.list_queues() == ()
 
     def test_task_is_found_by_its_id_and_by_that_of_its_item(self, broker: Broker, filled: DeadLetterQueue) -> None:
@@ -190,19 +191,15 @@ class CaptureAdministrationConformance(Suite):
         broker.create_queue("other")
         elsewhere = broker.put("other", 1).id
         for name in ("waits", task.item_id):
-            assert broker._run(administration.get_item(broker._core, "captured", name)).id == task.item_id
-        by_item = administration.get_item(broker._core, "captured", task.item_id, by_task_id=False)
-        assert broker._run(by_item).id == task.item_id
+            assert broker.run_flow(administration.get_item(broker.core, "captured", name)).id == task.item_id
         for wrong in ("unknown", elsewhere, "0" * 32):
             with pytest.raises(TaskNotFoundError, match=f"'captured' has no task '{wrong}'"):
-                broker._run(administration.get_item(broker._core, "captured", wrong))
-        with pytest.raises(TaskNotFoundError):
-            broker._run(administration.get_item(broker._core, "captured", "waits", by_task_id=False))
+                broker.run_flow(administration.get_item(broker.core, "captured", wrong))
 
     def test_view_has_what_the_task_has_without_secrets(
         self, broker: Broker, filled: DeadLetterQueue, clock: FakeClock
     ) -> None:
-        view = task_view(broker._run(administration.get_item(broker._core, "captured", "waits")))
+        view = task_view(broker.run_flow(administration.get_item(broker.core, "captured", "waits")))
         task = filled.get_task("waits")
         assert task is not None
         for name in ("task_id", "item_id", "task", "extra", "error", "retry_policy", "max_retries", "error_category"):
@@ -216,8 +213,8 @@ class CaptureAdministrationConformance(Suite):
     def test_hidden_view_has_the_category_and_policy_and_not_the_task(
         self, broker: Broker, filled: DeadLetterQueue
     ) -> None:
-        item = broker._run(administration.get_item(broker._core, "captured", "waits"))
-        view = task_view(item, with_payload=False)
+        item = broker.run_flow(administration.get_item(broker.core, "captured", "waits"))
+        view = task_view(mask_item(item))
         assert (view.task_id, view.hidden) == (item.id, True)
         assert (view.error_category, view.retry_policy, view.max_retries) == ("network", "exponential", 3)
         assert (view.task, view.extra, view.metadata, view.result) == (None, None, None, None)
@@ -239,6 +236,6 @@ class CaptureAdministrationConformance(Suite):
         assert [entry.actor for entry in broker.audit()] == ["ben", "ann"]
 
     def test_statistics_are_those_of_the_program(self, broker: Broker, filled: DeadLetterQueue) -> None:
-        assert broker._run(administration.statistics(broker._core, "captured")) == filled.get_statistics()
-        assert broker._run(flows.has_processor("captured")) is False
+        assert broker.run_flow(administration.statistics(broker.core, "captured")) == filled.get_statistics()
+        assert broker.run_flow(flows.has_processor("captured")) is False
         assert broker.stats("captured").dead == len(broker.find(queue="captured", status=Status.DEAD).items)

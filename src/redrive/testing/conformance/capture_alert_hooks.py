@@ -147,7 +147,7 @@ class CaptureHookConformance(Suite):
         self.fill(outside, 0, 1)
 
         async def program() -> None:
-            dlq = AsyncDeadLetterQueue(AsyncBroker(broker._core), "inside")
+            dlq = AsyncDeadLetterQueue(AsyncBroker(broker.core), "inside")
             here = asyncio.get_running_loop()
 
             @dlq.on_captured

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
-from redrive.contract.admin_calls import ApplyRetention, DeleteQueue, Import
+from redrive.contract.admin_calls import DeleteQueue
 from redrive.contract.item_calls import Complete, Put
+from redrive.contract.maintenance_calls import ApplyRetention, Import
 from redrive.contract.queries import GetResult
 from redrive.errors import (
     IdempotencyConflict,

@@ -113,8 +113,8 @@ class ManagedConformance(Suite):
 
     def test_queue_of_a_file_that_is_gone_is_freed_by_hand(self, broker: Broker) -> None:
         applied(broker, "[queue.emails]\nmax_size = 5\n")
-        assert broker._run(queues.release_queue("emails")) is True
-        assert broker._run(queues.release_queue("emails")) is False
+        assert broker.run_flow(queues.release_queue("emails")) is True
+        assert broker.run_flow(queues.release_queue("emails")) is False
         assert broker.update_queue("emails", max_size=6).settings.max_size == 6
 
     def test_dead_queues_may_change_places(self, broker: Broker) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from redrive.contract.admin_calls import CloseMove, FinishMove, Receive, SetSourceQueue
+from redrive.contract.admin_calls import SetSourceQueue
+from redrive.contract.maintenance_calls import CloseMove, FinishMove, Receive
 from redrive.contract.queries import ListMoves
 from redrive.errors import InvalidSetting, QueueFull, QueueInUse, WrongStatus
 from redrive.testing.conformance.actions import Boom, kill, take, take_all, values
@@ -134,7 +135,7 @@ class DeadQueueElsewhereConformance(StorePairSuite):
         kill(pair.source)
         clock.advance("1d")
         pair.receive()
-        pair.source._core.trials.failed(pair.there("morgue"), QueueFull("morgue", 1, 1), clock.now())
+        pair.source.core.trials.failed(pair.there("morgue"), QueueFull("morgue", 1, 1), clock.now())
         pair.source.run_maintenance()
         assert pair.source.stats("jobs").moving == 1
 
@@ -238,7 +239,7 @@ class InterruptedMoveConformance(StorePairSuite):
         pair.create_queues()
         id = kill(pair.source, "x").id
         pair.receive()
-        store = pair.source._core.store
+        store = pair.source.core.store
         assert store.commit([FinishMove((id,)), FinishMove((id,))]).results == [1, 0]
         assert pair.left_open() == 1
         pair.target.run_maintenance()
@@ -255,9 +256,9 @@ class InterruptedMoveConformance(StorePairSuite):
     def test_closed_twice_is_no_error_and_forgotten_a_week_later(self, pair: StorePair, clock: FakeClock) -> None:
         pair.create_queues()
         id = kill(pair.source, "x").id
-        move = pair.source._core.store.read(ListMoves())[0]
+        move = pair.source.core.store.read(ListMoves())[0]
         pair.source.run_maintenance()
-        store = pair.target._core.store
+        store = pair.target.core.store
         assert store.commit([CloseMove("morgue", pair.source_name, (id,))]).results == [0]
         pair.target.complete(take(pair.target, "morgue"))
         late = Receive("morgue", move, pair.source_name)
@@ -353,14 +354,14 @@ class DeadQueueElsewhereRulesConformance(StorePairSuite):
     def test_what_a_crash_left_behind_does_not_keep_a_queue(self, pair: StorePair) -> None:
         pair.target.create_queue("morgue")
         pair.source.create_queue("mails")
-        store = pair.target._core.store
+        store = pair.target.core.store
         for user in ("gone", "mails"):
             store.commit([SetSourceQueue("morgue", f"{user}@{pair.source_name}")])
         assert pair.target.delete_queue("morgue") == 0
 
     def test_user_in_a_store_that_is_not_known_keeps_it(self, pair: StorePair) -> None:
         pair.target.create_queue("morgue")
-        pair.target._core.store.commit([SetSourceQueue("morgue", "jobs@far")])
+        pair.target.core.store.commit([SetSourceQueue("morgue", "jobs@far")])
         with pytest.raises(QueueInUse, match="jobs@far"):
             pair.target.delete_queue("morgue")
 

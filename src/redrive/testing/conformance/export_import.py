@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.contract.admin_calls import ApplyRetention
 from redrive.contract.base import LEDGER_RETENTION
 from redrive.contract.item_calls import Complete
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.contract.queries import ListAudit
 from redrive.errors import InvalidInput, ItemNotFound, LeaseLost, QueueFull, QueueNotFound, RedriveError
 from redrive.model.death import DeadReason

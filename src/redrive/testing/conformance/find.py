@@ -220,7 +220,7 @@ class FilterConformance(Suite):
         with pytest.raises(InvalidInput):
             broker.find(Filter(), queue="jobs")
         with pytest.raises(InvalidInput, match="origin_queue"):
-            broker.find(colour="red")
+            broker.find(colour="red")  # type: ignore[call-arg]
         mistakes: list[dict[str, Any]] = [{"status": "blue"}, {"reason": "x"}, {"error_class": "x"}, {"since": "soon"}]
         for wrong in mistakes:
             with pytest.raises(InvalidInput):

@@ -10,7 +10,6 @@ import pytest
 
 from redrive import Broker, Dead, DeadReason, Failure, RetryVerdict
 from redrive.contract.admin_calls import (
-    Expire,
     Hold,
     ManualChange,
     ManualTarget,
@@ -21,6 +20,7 @@ from redrive.contract.admin_calls import (
 )
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Complete, LeaseByIds, ReturnLease, Settle, StaleSettings
+from redrive.contract.maintenance_calls import Expire
 from redrive.errors import ItemHeld, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.filter import Filter

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from redrive import Broker, new_item
-from redrive.contract.admin_calls import FinishMove
 from redrive.contract.base import ENDED_KEY_RETENTION
 from redrive.contract.item_calls import Complete, NewItem, Put
+from redrive.contract.maintenance_calls import FinishMove
 from redrive.errors import IdempotencyConflict, InvalidInput, InvalidSetting, ItemMoving, QueueNotFound
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
@@ -184,7 +184,7 @@ class ItemKeyConformance(Suite):
             broker.complete_items(receipt.id)
 
     @pytest.mark.parametrize("value", ["items", "ITEM", "", 0, None, "unset"], ids=repr)
-    def test_only_that_word_is_a_setting(self, broker: Broker, value: object) -> None:
+    def test_only_that_word_is_a_setting(self, broker: Broker, value: Any) -> None:
         with pytest.raises(InvalidInput, match="idempotency_timeout"):
             broker.create_queue("jobs", idempotency_timeout=value)
 
@@ -262,7 +262,7 @@ class MovingItemKeyConformance(StorePairSuite):
         (found,) = pair.source.find_by_key("jobs", "k")
         assert found is not None
         assert found.status == "moving"
-        pair.source._core.store.commit([FinishMove((first,))])
+        pair.source.core.store.commit([FinishMove((first,))])
         assert pair.source.find_by_key("jobs", "k") == [None]
         assert not pair.source.put_failed("jobs", 2, "again", idempotency_key="k", verdict=RetryVerdict()).duplicate
 

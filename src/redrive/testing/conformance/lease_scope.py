@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from redrive.contract import SettleCall
-from redrive.contract.item_calls import Complete, Extend, ReturnLease
+from redrive.contract.item_calls import Complete, Extend, ReturnLease, SettleCall
 from redrive.errors import LeaseLost, WrongQueue
 from redrive.model.duration import SECOND
 from redrive.model.feed import FeedKind

@@ -11,8 +11,9 @@ import pytest
 
 from redrive import Broker, Dead, DeadReason, RetryVerdict
 from redrive.broker.worker_session import Buried, Failed, Lost, Outcome, Released, Returned, open_worker_session
-from redrive.contract.admin_calls import Import, StartOperation, StepOperation
+from redrive.contract.admin_calls import StartOperation, StepOperation
 from redrive.contract.item_calls import ReturnLease
+from redrive.contract.maintenance_calls import Import
 from redrive.errors import IdempotencyConflict, ItemActive
 from redrive.model.duration import SECOND
 from redrive.model.filter import Filter

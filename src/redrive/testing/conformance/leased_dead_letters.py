@@ -55,7 +55,7 @@ def _manually(verb: Verb, **details: Any) -> Callable[[StoreDriver, Lease], Any]
 ENDS: dict[str, tuple[Callable[[StoreDriver, Lease], Any], str | None, Counters]] = {
     "failed": (_settle(OutcomeKind.FAILED, failure=KILLED), "failed", Counters(2, 2, 2)),
     "failed, not counted": (
-        _settle(OutcomeKind.FAILED, failure=KILLED, is_counted=False), "failed", Counters(2, 2, 1),
+        _settle(OutcomeKind.EXTRA_FAILED, failure=KILLED), "failed", Counters(2, 2, 1),
     ),
     "lost": (_sweep, "lost", Counters(2, 2, 1, 1)),
     "worker gone": (_settle(OutcomeKind.LOST, failure=KILLED, worker_is_gone=True), "lost", Counters(2, 2, 1, 1)),

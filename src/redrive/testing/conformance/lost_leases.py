@@ -216,7 +216,7 @@ class HeldConformance(StoreSuite):
         direct.queue()
         direct.put(b"a")
         direct.lease(worker="w1")
-        assert open_broker("elsewhere")._core.store.read(ListWorkerLeases("w1")) == ()
+        assert open_broker("elsewhere").core.store.read(ListWorkerLeases("w1")) == ()
 
 
 class LostAtOnceConformance(StoreSuite):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redrive import Broker
-from redrive.contract.admin_calls import Expire, Hold, Promote, Unhold
+from redrive.contract.admin_calls import Hold, Unhold
 from redrive.contract.item_calls import Extend, Leased, LeaseItems, Settle
+from redrive.contract.maintenance_calls import Expire, Promote
 from redrive.contract.queries import GetLease, GetNextDue, GetOverdue
 from redrive.errors import ItemNotFound, LeaseLost, WrongStatus
 from redrive.model.death import DeadReason

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.contract.admin_calls import FinishMove
 from redrive.contract.item_calls import Complete, NewItem, Put
+from redrive.contract.maintenance_calls import FinishMove
 from redrive.errors import IdempotencyConflict, InvalidInput, ItemMoving, ItemNotFound, QueueFull
 from redrive.model.failure import failure_from_fields
 from redrive.model.ids import ItemId
@@ -124,7 +124,7 @@ class CaptureAgainConformance(Suite):
             NewItem(text, "text/plain", failure=failure, verdict=Dead(to="morgue"), version=version)
             for text in (b"alpha", b"beta", b"gamma")
         ]
-        broker._core.call(Put("jobs", tuple(born)))
+        broker.submit(Put("jobs", tuple(born)))
         assert sorted(item.payload for item in broker.find(queue="morgue").items) == [b"alpha", b"beta", b"gamma"]
         assert [item.payload for item in broker.find(words="beta").items] == [b"beta"]
 
@@ -200,7 +200,7 @@ class CaptureOfMovingConformance(StorePairSuite):
         pair.receive()
         version = pair.source.get_queue("jobs").version
         again = Put("jobs", (NewItem(b"1", "application/json", idempotency_key="k", **_failed(Dead(), version)),))
-        commit = pair.source._core.store.commit
+        commit = pair.source.core.store.commit
         refusal, gone = commit([again, FinishMove((first,))]).results
         assert (type(refusal), gone) == (ItemMoving, 1)
         ((receipt,),) = commit([again]).results

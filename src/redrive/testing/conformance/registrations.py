@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import (
-    ApplyRetention,
-    AuditNote,
-    CreateQueue,
-    Register,
-    Registration,
-    Unregister,
-    VersionConflict,
-)
+from redrive.contract.admin_calls import AuditNote, CreateQueue, Register, Registration, Unregister, VersionConflict
 from redrive.contract.item_calls import LeaseItems, Put
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.contract.queries import ListAudit, ListRegistrations
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull, QueueNotFound, RedriveError
 from redrive.model.duration import SECOND
@@ -69,7 +62,7 @@ class RegistrationConformance(StoreSuite):
 
     def test_registrations_of_other_namespaces_are_not_seen(self, direct: StoreDriver, open_broker: OpenBroker) -> None:
         self.require("supports_processes")
-        other = StoreDriver(open_broker("elsewhere")._core.store, direct.clock)
+        other = StoreDriver(open_broker("elsewhere").core.store, direct.clock)
         direct.do(Register("worker", "w1", b"here", timeout=SECOND))
         assert named(other) == {}
         assert other.do(Register("worker", "w1", b"there", version=0)).version == 1
@@ -79,7 +72,7 @@ class RegistrationConformance(StoreSuite):
     def test_registration_is_there_for_other_processes(self, direct: StoreDriver, open_broker: OpenBroker) -> None:
         self.require("supports_processes")
         direct.do(Register("worker", "w1", b"x"))
-        other = StoreDriver(open_broker()._core.store, direct.clock)
+        other = StoreDriver(open_broker().core.store, direct.clock)
         assert named(other) == {"w1": b"x"}
         assert other.do(Register("worker", "w1", b"y")).version == 2
         assert named(direct) == {"w1": b"y"}

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from redrive import Broker
-from redrive.contract.admin_calls import Expire, Import, ManualChange, ManualTarget, StartOperation, StepOperation
+from redrive.contract.admin_calls import ManualChange, ManualTarget, StartOperation, StepOperation
 from redrive.contract.item_calls import Complete, NewItem, Put, Reply, Settle
+from redrive.contract.maintenance_calls import Expire, Import
 from redrive.contract.queries import GetResult
 from redrive.contract.replies import MAX_ERROR_CHARS, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.errors import InvalidInput, InvalidName, LeaseLost, QueueFull, QueueNotFound, WrongQueue
@@ -255,7 +256,7 @@ class ReplyConformance(StoreSuite):
         self.require("supports_processes")
         for name in ("jobs", "others", "replies"):
             direct.queue(name)
-        other = StoreDriver(open_broker()._core.store, direct.clock)
+        other = StoreDriver(open_broker().core.store, direct.clock)
         other.put(b"so that it knows the queues")
         direct.do(Complete(direct.take().token))
         ours = send(direct, queue="others")  # each store marks one queue, and has to read the other mark
@@ -294,7 +295,7 @@ class ReplyConformance(StoreSuite):
         broker.create_queue("jobs")
         put = Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: "jobs"}),))
         with pytest.raises(InvalidInput, match="names a queue for replies"):
-            broker._core.put_in_transaction(object(), put)
+            broker.core.put_in_transaction(object(), put)
         assert broker.stats("jobs").pending == 0
 
     def test_program_sets_no_reserved_header(self, broker: Broker) -> None:
@@ -311,13 +312,13 @@ class ReplyElsewhereConformance(StorePairSuite):
         here, there = pair.source, pair.target
         here.create_queue("jobs")
         there.create_queue("replies")
-        address = f"replies@{there._core.store.name}"
+        address = f"replies@{there.core.store.name}"
         ids = []
         for _ in range(2):
             put = Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: address}),))
-            ids.append(here._core.call(put)[0].id)
+            ids.append(here.submit(put)[0].id)
         first, second = here.lease("jobs", 2)
-        here._core.call(Complete(first.token, reply=YES))
+        here.submit(Complete(first.token, reply=YES))
         here.bury(second)
         here.run_maintenance()
         leases = there.lease("replies", 5)
@@ -330,12 +331,12 @@ class ReplyElsewhereConformance(StorePairSuite):
         here, there = pair.source, pair.target
         here.create_queue("jobs", max_payload_size=10, max_size=1)
         there.create_queue("replies")
-        address = f"replies@{there._core.store.name}"
-        here._core.call(Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: address}),)))
+        address = f"replies@{there.core.store.name}"
+        here.submit(Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: address}),)))
         (lease,) = here.lease("jobs")
         long = Result(b'"a reply of more than ten bytes"', JSON)
-        here._core.call(Reply(lease.token, long))
-        settled = here._core.call(Complete(lease.token, reply=long))
+        here.submit(Reply(lease.token, long))
+        settled = here.submit(Complete(lease.token, reply=long))
         assert settled.reply_refused is None
         here.run_maintenance()
         assert values(there.lease("replies", 5)) == ["a reply of more than ten bytes"] * 2
@@ -345,11 +346,11 @@ class ReplyElsewhereConformance(StorePairSuite):
         for broker in (here, there):
             broker.create_queue("jobs")
             broker.create_queue("replies")
-        (receipt,) = here._core.call(Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: "replies"}),)))
+        (receipt,) = here.submit(Put("jobs", (NewItem(b"1", JSON, {REPLY_TO: "replies"}),)))
         here.move(receipt.id, pair.there("jobs"))
         here.run_maintenance()
         (lease,) = there.lease("jobs")
-        there._core.call(Complete(lease.token, reply=YES))
+        there.submit(Complete(lease.token, reply=YES))
         there.run_maintenance()
         assert there.stats("replies").pending == 0
         assert [(reply.value, reply.headers[REPLY_FOR]) for reply in here.lease("replies")] == [("yes", receipt.id)]

@@ -1,14 +1,16 @@
-"""Deliveries that end as returned: judged, and counted neither as attempts nor as failures."""
+"""Deliveries that are judged and not counted: returned, which count as no attempt, and extra ones that failed."""
 
 from __future__ import annotations
 
 import pytest
 
 from redrive import Broker, Dead, RetryVerdict
+from redrive.clock import Instant
 from redrive.contract.admin_calls import Unhold, UpdateQueue
 from redrive.contract.item_calls import Complete, LeaseByIds, Settle, StaleSettings
 from redrive.contract.queries import ReadFeed
 from redrive.errors import InvalidInput, LeaseLost
+from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_fields
 from redrive.model.feed import FeedKind
@@ -42,6 +44,28 @@ class ReturnedDeliveryConformance(StoreSuite):
         assert direct.do(failed).counters == Counters(1, 1, 1)
         assert direct.do(_return(direct.take(), direct.version())).counters == Counters(2, 1, 1)
         assert direct.stats().failed_total == 1
+
+    def test_extra_failure_is_an_attempt_and_leaves_the_failures_as_they_are(self, direct: StoreDriver) -> None:
+        direct.queue()
+        (id,) = direct.put(b"a")
+        later = RetryVerdict(SECOND, Status.FAILED)
+        extra = Settle(direct.take().token, OutcomeKind.EXTRA_FAILED, later, direct.version(), REFUSED, "again")
+        due = direct.clock.now() + SECOND
+        assert direct.do(extra) == Settled(id, "jobs", Status.FAILED, Counters(1, 1, 0), Instant(due))
+        (entry,) = direct.get(id).history
+        assert (entry.event, entry.failure, entry.note) == ("failed", REFUSED, "again")
+        (told,) = direct.read(ReadFeed(kinds=(FeedKind.FAILED,))).entries
+        assert (told.id, told.title) == (id, REFUSED.title)
+        assert (direct.stats().failed_total, direct.stats().failed) == (1, 1)
+
+    def test_item_can_die_of_an_extra_failure(self, direct: StoreDriver) -> None:
+        direct.queue()
+        (id,) = direct.put(b"a")
+        dead = Dead(DeadReason.POLICY)
+        settled = direct.do(Settle(direct.take().token, OutcomeKind.EXTRA_FAILED, dead, direct.version(), REFUSED))
+        assert (settled.status, settled.counters, settled.dead_reason) == (Status.DEAD, Counters(1, 1), "policy")
+        assert direct.get(id).deaths[-1].cause.title == REFUSED.title
+        assert (direct.stats().failed_total, direct.stats().dead_total) == (1, 1)
 
     def test_history_and_feed_have_the_failure_and_the_note(self, direct: StoreDriver) -> None:
         direct.queue()

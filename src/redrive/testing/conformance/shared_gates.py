@@ -45,7 +45,7 @@ class GateWaitConformance(StoreSuite):
         broker.put("jobs", 1)
         close(direct, 0, allowance=0)
         worker = waiting(broker, clock)
-        broker._core.call(change_of(broker.get_queue("jobs"), gate=None))
+        broker.submit(change_of(broker.get_queue("jobs"), gate=None))
         assert values(worker.result()) == [1]
 
     def test_all_that_wait_are_woken_one_after_the_other(
@@ -109,7 +109,7 @@ class SharedGateConformance(Suite):
         one.create_queue("jobs")
         one.put_many("jobs", range(3))
         (lease,) = two.lease("jobs")
-        StoreDriver(two._core.store, clock).do(
+        StoreDriver(two.core.store, clock).do(
             Settle(
                 lease.token,
                 OutcomeKind.FAILED,
@@ -131,7 +131,7 @@ class SharedGateConformance(Suite):
         one.put("jobs", 1)
         self.set_gate(one, allowance=0)
         worker = waiting(one, clock)
-        two._core.call(change_of(two.get_queue("jobs"), gate=None))
+        two.submit(change_of(two.get_queue("jobs"), gate=None))
         clock.advance("1s")
         assert values(worker.result()) == [1]
 
@@ -152,5 +152,5 @@ class SharedGateConformance(Suite):
         """Give `allowance` leases from now on."""
         gate = Gate(BREAKER_GATE, Instant(0), allowance)
         call = change_of(broker.get_queue("jobs"), *breakers, gate=gate)
-        (changed,) = broker._core.store.commit([call]).results
+        (changed,) = broker.core.store.commit([call]).results
         assert isinstance(changed, Queue), changed

@@ -13,8 +13,9 @@ import pytest
 from redrive import Broker
 from redrive.connect import connect, connect_async
 from redrive.contract import Call, Query
-from redrive.contract.admin_calls import CreateQueue, ManualChange, ManualTarget, Receive
+from redrive.contract.admin_calls import CreateQueue, ManualChange, ManualTarget
 from redrive.contract.item_calls import Leased, LeaseItems, NewItem, Put, Settle
+from redrive.contract.maintenance_calls import Receive
 from redrive.contract.queries import GetItem, GetQueue, GetStats, ListMoves, ListOpenMoves
 from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId
@@ -90,7 +91,7 @@ class Suite:
     @pytest.fixture
     def store(self, broker: Broker) -> Store:
         """The store of that broker, for tests that call it directly. The broker does nothing by itself meanwhile."""
-        return broker._core.store
+        return broker.core.store
 
     def require(self, capability: str) -> None:
         """Skip a test, visibly, on a store that does not declare what it needs."""
@@ -189,12 +190,12 @@ class StorePair(NamedTuple):
     @property
     def source_name(self) -> str:
         """What the second one calls the first."""
-        return self.source._core.store.name
+        return self.source.core.store.name
 
     @property
     def target_name(self) -> str:
         """What the first one calls the second."""
-        return self.target._core.store.name
+        return self.target.core.store.name
 
     def there(self, queue: str) -> str:
         """The address of a queue in the second store."""
@@ -207,13 +208,13 @@ class StorePair(NamedTuple):
 
     def receive(self) -> list[Any]:
         """Only the second step of every move."""
-        moves = self.source._core.store.read(ListMoves())
+        moves = self.source.core.store.read(ListMoves())
         calls = [Receive(move.route.to.partition("@")[0], move, self.source_name) for move in moves]
-        return self.target._core.store.commit(calls).results
+        return self.target.core.store.commit(calls).results
 
     def left_open(self) -> int:
         """What the second store has received and the first may still have."""
-        return len(self.target._core.store.read(ListOpenMoves(self.source_name)))
+        return len(self.target.core.store.read(ListOpenMoves(self.source_name)))
 
 
 class StorePairSuite(Suite):

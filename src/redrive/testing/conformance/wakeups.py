@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 
 from redrive import Broker, Lease
-from redrive.contract.admin_calls import ManualChange, ManualTarget, Promote, SetPaused, Unhold
+from redrive.contract.admin_calls import ManualChange, ManualTarget, SetPaused, Unhold
 from redrive.contract.item_calls import ReturnLease, Settle
+from redrive.contract.maintenance_calls import Promote
 from redrive.errors import Closed
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND

@@ -32,12 +32,12 @@ def announce(broker: Broker, name: str = "w1", **options: Any) -> WorkerInfo:
         "queues": ("jobs",),
         "handlers": ("send",),
         "versions": {"redrive": "1", "python": "3"},
-        "started_at": broker._core.clock.now(),
+        "started_at": broker.core.clock.now(),
         "concurrency": 4,
         **options,
     }
     info = WorkerInfo(name, **given)
-    run(broker._core, registrations.register_worker(info))
+    run(broker.core, registrations.register_worker(info))
     return info
 
 
@@ -70,7 +70,7 @@ class WorkersConformance(Suite):
 
     def test_worker_that_leaves_is_gone_at_once(self, broker: Broker) -> None:
         announce(broker)
-        assert run(broker._core, registrations.unregister_worker("w1")) is True
+        assert run(broker.core, registrations.unregister_worker("w1")) is True
         assert broker.workers() == ()
 
     def test_other_processes_see_it(self, broker: Broker, open_broker: OpenBroker) -> None:
@@ -85,7 +85,7 @@ class WorkersConformance(Suite):
     def test_what_cannot_be_read_is_passed_over(self, broker: Broker) -> None:
         """Of a worker with another release, say."""
         announce(broker)
-        run(broker._core, registrations.register("worker", "odd", b"[1, 2]"))
+        run(broker.core, registrations.register("worker", "odd", b"[1, 2]"))
         assert [worker.name for worker in broker.workers()] == ["w1"]
 
     @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ class WorkersConformance(Suite):
         self, broker: Broker, kind: str, name: str, value: Any, options: dict[str, Any]
     ) -> None:
         with pytest.raises(InvalidInput):
-            run(broker._core, registrations.register(kind, name, value, **options))
-        assert broker._core.read(ListRegistrations("worker")) == ()
+            run(broker.core, registrations.register(kind, name, value, **options))
+        assert broker.core.read(ListRegistrations("worker")) == ()
 
     def test_plan_names_tasks_that_no_worker_knows(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -179,7 +179,7 @@ def only(broker: Broker, queue: str = "jobs") -> Item:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds, which a thread of the worker sees to."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

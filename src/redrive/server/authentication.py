@@ -127,7 +127,7 @@ class TokenAuthenticator:
         if not token_store.verify_secret(token, secret) or token is None:
             return None
         assert self._broker is not None
-        return None if token.is_over(self._broker._core.clock.now()) else token
+        return None if token.is_over(self._broker.core.clock.now()) else token
 
     async def _refuse(self) -> Principal:
         self._count()
@@ -175,7 +175,7 @@ class TokenAuthenticator:
         try:
             broker = self._broker = await self._brokers.at(TOKENS_NAMESPACE)
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._thread, run, broker._core, token_store.list_all())
+            found = await loop.run_in_executor(self._thread, run, broker.core, token_store.list_all())
         except RedriveError as error:
             _log.warning("tokens_unavailable", error=str(error))
             return

@@ -1,0 +1,99 @@
+"""The guard: a flow around a flow. What the inner flow commits and asks is done as the caller may do it.
+
+Each call is signed with the caller's name and authorized, by the guard's own queries where something has to be
+read; what comes back is filtered. A refusal is raised in the inner flow, like one of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from redrive.auth.caller import Caller
+from redrive.auth.permissions import MANAGE, permissions_for
+from redrive.auth.requirements import RequiredPermission
+from redrive.auth.result_filter import filter_results, withheld_tokens
+from redrive.auth.store_call_authorization import authorize_calls, sign_call
+from redrive.broker.flow import (
+    CommitCalls,
+    Effect,
+    Flow,
+    OnStore,
+    ReadQuery,
+    TimedCommit,
+    commit_calls,
+    raise_if_refused,
+)
+from redrive.contract import Call, Query
+from redrive.contract.item_calls import ReturnLease
+from redrive.errors import Forbidden, RedriveError
+from redrive.store import Commit
+
+_T = TypeVar("_T")
+_replace = msgspec.structs.replace
+
+
+def guarded(caller: Caller, flow: Flow[_T]) -> Flow[_T]:
+    """The flow as this caller may run it."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                answer = yield from _guarded_effect(caller, effect)
+            except RedriveError as error:
+                effect = flow.throw(error)
+            else:
+                effect = flow.send(answer)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    finally:
+        flow.close()
+
+
+def _guarded_effect(caller: Caller, effect: Effect) -> Flow[Any]:
+    match effect:
+        case CommitCalls(calls):
+            return (yield from _guarded_commit(caller, calls))
+        case TimedCommit(call):
+            (authorized,) = yield from authorize_calls(caller, (call,))
+            commit: Commit = yield TimedCommit(raise_if_refused(authorized))
+            return Commit((yield from _filtered(caller, (authorized,), commit.results)), commit.arrivals, commit.now)
+        case ReadQuery(query, is_internal=False):
+            (authorized,) = yield from authorize_calls(caller, (query,))
+            answer = yield ReadQuery(raise_if_refused(authorized))
+            return (yield from filter_results(caller, (authorized,), (answer,)))[0]
+        case OnStore(store, inner):
+            return (yield OnStore(store, _checked_elsewhere(caller, inner)))
+        case _:
+            return (yield effect)
+
+
+def _guarded_commit(caller: Caller, calls: Sequence[Call]) -> Flow[list[Any]]:
+    """The results of calls. Each stands for itself: the refusal of one is its result."""
+    authorized = yield from authorize_calls(caller, calls)
+    let_in = [call for call in authorized if not isinstance(call, RedriveError)]
+    results = iter((yield from _filtered(caller, let_in, (yield CommitCalls(let_in)))) if let_in else ())
+    return [call if isinstance(call, RedriveError) else next(results) for call in authorized]
+
+
+def _filtered(caller: Caller, calls: Sequence[Call], results: Sequence[Any]) -> Flow[list[Any]]:
+    """The results as the caller may see them. Leases that it may not have are returned."""
+    if withheld := withheld_tokens(caller, calls, results):
+        yield from commit_calls([ReturnLease(token) for token in withheld])
+    return (yield from filter_results(caller, calls, results))
+
+
+def _checked_elsewhere(caller: Caller, effect: CommitCalls | ReadQuery) -> CommitCalls | ReadQuery:
+    """What is done on another store takes the same rights, in every queue: no pattern means a queue of that store."""
+    calls: Sequence[Call | Query] = effect.calls if isinstance(effect, CommitCalls) else (effect.query,)
+    for call in calls:
+        for need in permissions_for(call):
+            rights = need.rights if isinstance(need, RequiredPermission) else (MANAGE,)
+            if not caller.may_everywhere(rights):
+                raise Forbidden(rights[0], caller.namespace, None)
+    if isinstance(effect, ReadQuery):
+        return effect
+    return CommitCalls([sign_call(caller, call) for call in effect.calls])
