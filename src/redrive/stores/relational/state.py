@@ -34,6 +34,7 @@ from redrive.stores.relational.tables import (
     SqlResults,
 )
 from redrive.stores.rules.find import FoundItems
+from redrive.stores.rules.indexes import NumberIndex
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -70,12 +71,12 @@ class SqlState(State):
     operations: SqlOperations
 
     def __init__(self, batch: Batch) -> None:
-        super().__init__(batch.namespace, batch.store)
+        # Not `super().__init__`: the tables of the database are its indexes.
         self.batch = batch
-        self.now = batch.now
+        self.namespace, self.store, self.now = batch.namespace, batch.store, batch.now
         self.arrivals = batch.arrivals  # type: ignore[assignment]
-        names = {key: row.queue.name for key, row in batch.by_key.items()}
-        self.queues, self.items = Queues(batch), Items(batch, RecordReader(batch, names))
+        self.by_number = NumberIndex()
+        self.queues, self.items = Queues(batch), Items(batch, RecordReader(batch, batch.queues.names))
         self.groups, self.feed, self.results = SqlGroups(batch), SqlFeed(batch), SqlResults(batch)
         self.operations = SqlOperations(batch)
         self._changed: dict[Record, bool] = {}
