@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive import connect, new_item
+from redrive import AsyncBroker, Broker, connect, connect_async, new_item
 from redrive.broker.flows import operations
 from redrive.capture.capture_settings import CaptureOptions, CaptureSettings
 from redrive.connect import _open_core
@@ -29,6 +29,7 @@ DECLARED = (
     *(CaptureOptions, Conditions, ConnectOptions, ItemOptions, OperationOptions),
     *(PutOptions, QueueOptions, StartOptions, TaskOptions),
 )
+FACES = (Broker, AsyncBroker)
 OF_JSON_ITEMS = {"payload", "encoding", "kind", "reference"}
 """Fields of an item in JSON that say how its payload and headers are written."""
 
@@ -71,11 +72,26 @@ def test_text_names_the_default(declared: Any, function: Callable[..., Any]) -> 
         assert default is None or f"{default} unless given" in texts_of(declared)[name].replace("`", "")
 
 
-def test_help_lists_every_option() -> None:
-    shown = inspect.getdoc(connect) or ""
-    assert shown.startswith("Open a broker on the store that the URL names.")
-    for name, text in texts_of(ConnectOptions).items():
-        assert f"\n{name}: {text}" in shown
+@pytest.mark.parametrize(
+    ("function", "declared"),
+    [
+        (connect, ConnectOptions),
+        (connect_async, ConnectOptions),
+        *((face.put, ItemOptions) for face in FACES),
+        *(
+            (getattr(face, name), Conditions)
+            for face in FACES
+            for name in ("find", "count", "export", "plan_operation")
+        ),
+        *((getattr(face, name), QueueOptions) for face in FACES for name in ("create_queue", "update_queue")),
+        *((face.start_operation, StartOptions) for face in FACES),
+    ],
+)
+def test_help_lists_every_option(function: Callable[..., Any], declared: Any) -> None:
+    first, _, shown = (inspect.getdoc(function) or "").partition("\n\n")
+    assert first.endswith((".", ")"))
+    for name, text in texts_of(declared).items():
+        assert f"\n{name}: {text}" in f"\n{shown}"
 
 
 def test_options_without_their_source_have_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Priority: TypeAlias = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Rate: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 CanaryCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_CANARIES)]
-Ratio: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Ratio: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 PositiveDuration: TypeAlias = Annotated[DurationInput, Meta(gt=0)]
 SinceInput: TypeAlias = datetime | DurationInput
 """An instant, or how long ago."""
@@ -141,7 +141,7 @@ class OperationOptions(TypedDict, total=False):
     canary: CanaryCount
     """Redrive this many first; the rest follows once these have completed. 0 unless given."""
     canary_success_ratio: Ratio
-    """The share of the canaries that must complete, from 0 to 1; 1 unless given."""
+    """The share of the canaries that must complete, more than 0; 1 unless given."""
     confirm: Count | None
     """For purge, which is final: the number of items that you mean."""
     note: str | None

@@ -34,7 +34,6 @@ from redrive.stores.relational.tables import (
     SqlResults,
 )
 from redrive.stores.rules.find import FoundItems
-from redrive.stores.rules.indexes import NumberIndex
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -66,19 +65,24 @@ class Items(RowTable[ItemId, Record]):
 class SqlState(State):
     """The queues and items of one namespace, as one transaction reads and changes them."""
 
-    queues: Queues  # type: ignore[assignment]
-    items: Items  # type: ignore[assignment]
+    queues: Queues
+    items: Items
     operations: SqlOperations
 
     def __init__(self, batch: Batch) -> None:
-        # Not `super().__init__`: the tables of the database are its indexes.
+        super().__init__(
+            batch.namespace,
+            batch.store,
+            queues=Queues(batch),
+            items=Items(batch, RecordReader(batch, batch.queues.names)),
+            groups=SqlGroups(batch),
+            feed=SqlFeed(batch),
+            operations=SqlOperations(batch),
+            results=SqlResults(batch),
+        )
         self.batch = batch
-        self.namespace, self.store, self.now = batch.namespace, batch.store, batch.now
+        self.now = batch.now
         self.arrivals = batch.arrivals  # type: ignore[assignment]
-        self.by_number = NumberIndex()
-        self.queues, self.items = Queues(batch), Items(batch, RecordReader(batch, batch.queues.names))
-        self.groups, self.feed, self.results = SqlGroups(batch), SqlFeed(batch), SqlResults(batch)
-        self.operations = SqlOperations(batch)
         self._changed: dict[Record, bool] = {}
         """Items to write, in the order of their last changes; False: to delete."""
         self._texts: dict[Record, str] = {}
