@@ -13,15 +13,16 @@ from tests.integration.test_gates import lease_in_the_middle, two_brokers
 
 from redrive import Broker, connect
 from redrive.clock import Instant
+from redrive.contract.admin_calls import SetBreakers, SetPaused
 from redrive.model.gate import RETRY_AFTER_GATE, Gate, Gates, set_gate
 from redrive.stores.redis import store as redis_store
 from redrive.stores.redis.scripts import COMMIT, Script
 from redrive.stores.relational import batch as relational_batch
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational import queues as relational_queues
-from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules import leases as rules_leases
 from redrive.stores.rules import settle as rules_settle
+from redrive.stores.rules.dispatch import CALL_RULES
 from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.shared_gates import SharedGateConformance
 from redrive.testing.conformance.suite import StoreDriver
@@ -59,7 +60,7 @@ def test_gate_that_is_read_without_its_allowance_is_found(direct: StoreDriver, m
 
 
 def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_paused = rules.set_paused
+    set_paused = CALL_RULES[SetPaused]
 
     def resume(state: Any, call: Any) -> Any:
         queue = state.queue(call.name)
@@ -67,7 +68,7 @@ def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pyt
             queue.value = msgspec.structs.replace(queue.value, gates=())
         return set_paused(state, call)
 
-    monkeypatch.setattr(rules, "set_paused", resume)
+    monkeypatch.setitem(CALL_RULES, SetPaused, resume)
     execute = relational_batch.Batch.execute
 
     def also_open(self: Any, statement: str, values: Any = ()) -> Any:
@@ -79,14 +80,14 @@ def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pyt
 
 
 def test_pause_that_a_closing_breaker_ends_is_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_breakers = rules.set_breakers
+    set_breakers = CALL_RULES[SetBreakers]
 
     def resume_too(state: Any, call: Any) -> Any:
         queue = state.queue(call.name)
         queue.value = msgspec.structs.replace(queue.value, paused=False)
         return set_breakers(state, call)
 
-    monkeypatch.setattr(rules, "set_breakers", resume_too)
+    monkeypatch.setitem(CALL_RULES, SetBreakers, resume_too)
     statement = relational_queues._SET_BREAKERS
     monkeypatch.setattr(relational_queues, "_SET_BREAKERS", statement.replace("SET ", "SET paused = 0, ", 1))
     with pytest.raises(AssertionError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, MutableMapping
 
 from redrive.model.item import OPEN_STATUSES
@@ -9,6 +10,7 @@ from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import size_of
 from redrive.stores.relational.tables import Keys, Sources
+from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.queue_state import QueueState
 
 _TOTALS = tuple(name for name in COUNTED_COLUMNS if name.endswith("_total"))
@@ -18,9 +20,13 @@ class SqlQueue(QueueState):
     """One queue. Its counts are changes that are not written yet; the tables are its indexes."""
 
     def __init__(self, batch: Batch, row: QueueRow) -> None:
-        super().__init__(row.queue)
-        self._batch, self._row = batch, row
+        # Not `super().__init__`: the tables of the database are its indexes.
+        self._batch, self._row, self.value = batch, row, row.queue
+        self.counts = Counter()
+        for name in _TOTALS:
+            setattr(self, name, 0)
         self.keys, self.sources = Keys(batch, row.key), Sources(batch, row.key)
+        self.keys_until, self.sources_until = Index(), Index()
 
     @property
     def size(self) -> int:

@@ -70,12 +70,11 @@ class SqlState(State):
     operations: SqlOperations
 
     def __init__(self, batch: Batch) -> None:
-        names = {key: row.queue.name for key, row in batch.by_key.items()}
         super().__init__(
             batch.namespace,
             batch.store,
             queues=Queues(batch),
-            items=Items(batch, RecordReader(batch, names)),
+            items=Items(batch, RecordReader(batch, batch.queues.names)),
             groups=SqlGroups(batch),
             feed=SqlFeed(batch),
             operations=SqlOperations(batch),

@@ -171,7 +171,7 @@ def audit(
 ) -> None:
     """Write an audit row."""
     listed = msgspec.json.encode(ids).decode()
-    batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
+    batch.write(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
 
 
 def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
