@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.places import places
 
 from redrive import Broker, Receipt, connect
-from redrive.errors import LeaseLost, QueueNotFound, StoreUnavailable
+from redrive.errors import IdempotencyConflict, LeaseLost, QueueNotFound, StoreUnavailable
 from redrive.stores.postgres.session import Session
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational import item_rows as standing
@@ -151,3 +151,19 @@ def test_retention_passes_over_a_key_that_an_open_transaction_uses_again(
         one.run_maintenance()
         program.commit()
     assert one.put("jobs", 2, idempotency_key="k") == Receipt(receipt.id, duplicate=True)
+
+
+def test_restore_waits_for_an_open_transaction_of_a_program_that_takes_its_key(one: Broker, postgres_url: str) -> None:
+    """The key was free when the item was dropped, and is another one's when the transaction is committed."""
+    url = postgres_url.partition("?")[0]
+    dropped = one.put("jobs", 1, idempotency_key="k").id
+    one.drop([dropped])
+    with psycopg.connect(url) as program:
+        program.execute("SELECT 1")
+        one.put("jobs", 1, idempotency_key="k", transaction=program)
+        restoring = Background(lambda: one.restore([dropped]))
+        wait_until_somebody_waits(url)
+        program.commit()
+    (refusal,) = restoring.result()
+    assert isinstance(refusal, IdempotencyConflict)
+    assert sorted(each.status for each in places(postgres_url)) == ["archived", "pending"]
