@@ -191,6 +191,11 @@ def step(queue: str, verb: Verb) -> MakeCalls:
     return make
 
 
+def leased_letters(broker: Broker) -> list[Any]:
+    ids = letters(broker, "plain", Verb.RETRY)
+    return [broker.lease_by_id(id, include_dead=True, worker="w") for id in ids]
+
+
 LATER, TAIL = RetryVerdict(MINUTE, Status.FAILED), RetryVerdict(0)
 DEAD, GONE = Dead(DeadReason.FINAL_ERROR), Dead(DeadReason.FINAL_ERROR, drop=True)
 MOVED = Dead(DeadReason.FINAL_ERROR, to="morgue")
@@ -226,6 +231,28 @@ def test_lane_does_what_the_rules_say(lane: str, tmp_path: Path, monkeypatch: py
     by_lane, by_rules = twins.followed
     assert not by_lane, "the lane was not taken"
     assert by_rules, "the rules were not followed"
+
+
+LETTER_ENDS: dict[str, Callable[[Any, int], Call]] = {
+    "completed": lambda lease, _: Complete(lease.token),
+    "completed with a result": lambda lease, _: Complete(lease.token, RESULT),
+    "returned": lambda lease, _: ReturnLease(lease.token),
+    "returned by a verdict": lambda lease, now: Settle(lease.token, OutcomeKind.RETURNED, TAIL, now),
+    "died": lambda lease, now: Settle(lease.token, OutcomeKind.FAILED, DEAD, now, BOOM),
+}
+
+
+@pytest.mark.parametrize("end", LETTER_ENDS)
+def test_lane_declines_leased_dead_letters(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = LaneTwins(0, tmp_path, monkeypatch)
+    furnish(twins)
+    twins.compare_lane(
+        lambda broker: [LETTER_ENDS[end](lease, version(broker, "plain")) for lease in leased_letters(broker)]
+    )
+    for broker in twins.brokers:
+        broker.close()
+    by_lane, by_rules = twins.followed
+    assert by_lane == by_rules
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

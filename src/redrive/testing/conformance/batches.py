@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Unhold, UpdateQueue
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Hold, Unhold, UpdateQueue
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, ReturnLease, Settle, StaleSettings
 from redrive.contract.maintenance_calls import Expire
 from redrive.contract.queries import GetQueue
@@ -111,6 +111,13 @@ class BatchConformance(StoreSuite):
         commit = direct.store.commit([put(b"a", delay=SECOND)], now=later)
         assert commit.now == later
         assert direct.get(commit.results[0][0].id).ready_at == later + SECOND
+
+    def test_unhold_of_all_finds_what_the_same_batch_held(self, direct: StoreDriver) -> None:
+        direct.queue()
+        ids = direct.put(b"a", b"b")
+        held, freed = direct.commit(Hold(tuple(ids), "ada"), Unhold("ada")).results
+        assert (held, freed) == (2, 2)
+        assert [direct.get(id).held_by for id in ids] == [(), ()]
 
 
 class VerdictConformance(StoreSuite):
