@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from redrive.broker.validation import to_instant
-from redrive.clock import EPOCH, Instant
+from redrive.clock import Instant, to_datetime
 from redrive.errors import InvalidDuration, RedriveError, RequestTooLarge
 from redrive.model import duration
 from redrive.model.breaker import BreakerRule
@@ -133,7 +133,7 @@ def read_instant(what: str, text: str) -> Instant:
 
 def read_datetime(what: str, text: str) -> datetime:
     """The same as a datetime."""
-    return EPOCH + timedelta(microseconds=read_instant(what, text))
+    return to_datetime(read_instant(what, text))
 
 
 def read_since(what: str, value: str | float) -> datetime | str | float:

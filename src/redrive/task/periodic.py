@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from redrive.clock import EPOCH, Instant
+from redrive.clock import EPOCH, Instant, to_datetime
 from redrive.errors import InvalidDuration, InvalidInput, short_repr
 from redrive.model.duration import MINUTE, SECOND, DurationInput, format_duration, parse_duration
 
@@ -59,7 +59,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
     def next_tick(self, after: Instant) -> Instant | None:
         """The first tick later than this; None where there is none within 50 years."""
         zone = _zone(self.timezone)
-        for tick in CronSim(self.expression, (EPOCH + timedelta(microseconds=after)).astimezone(zone)):
+        for tick in CronSim(self.expression, to_datetime(after).astimezone(zone)):
             instant = Instant((tick.astimezone(UTC) - EPOCH) // timedelta(microseconds=1))
             # Where clocks are set back, cronsim counts by the time on the wall, which comes again.
             if instant > after:

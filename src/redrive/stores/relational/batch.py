@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,8 @@ COUNTED_COLUMNS = (
     "captured_total",
 )
 """The columns of redrive_count_delta: changes of counts, written per batch and rolled up by maintenance."""
+ADD_COUNTS = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
+"""Of an insert into redrive_count, as `there`: what to do if the queue has a row."""
 
 SALT_STEP = 0x4F1BBCDCBFA5
 """Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""
@@ -123,8 +125,15 @@ class KnownKey(NamedTuple):
     ends_with_item: bool
 
 
+LEFT = object()
+"""The result of a call that is left for a transaction which nothing runs beside."""
+
+
 class Batch:
     """One transaction."""
+
+    has_lanes: ClassVar[bool] = True
+    """Whether frequent calls have lanes. Tests set it to False, to compare lanes with the rules."""
 
     __slots__ = (
         "_ended",
@@ -138,6 +147,7 @@ class Batch:
         "count_deltas",
         "gates_changed",
         "groups",
+        "is_shared",
         "known_keys",
         "namespace",
         "namespace_key",
@@ -193,6 +203,8 @@ class Batch:
         """Queues whose count deltas were rolled up."""
         self.replying: set[int] = set()
         """Queues that have their first item which names a queue for replies."""
+        self.is_shared = False
+        """Whether other transactions of the namespace may run beside this one."""
         self.gates_changed = False
         """Whether `set_gates` wrote the gates of a queue."""
 

@@ -30,8 +30,7 @@ class SearchScope(NamedTuple):
 
 def scope_of(batch: Batch) -> SearchScope:
     """What a transaction can search."""
-    names = {key: row.queue.name for key, row in batch.by_key.items()}
-    return SearchScope(batch.namespace_key, batch.namespace, names)
+    return SearchScope(batch.namespace_key, batch.namespace, batch.queues.names)
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:

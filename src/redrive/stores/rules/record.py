@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.queries import Overdue
-from redrive.model.arrival import MoveRoute
+from redrive.model.arrival import Move, MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.filter import FilterSubject
 from redrive.model.holder import Holders, holder_names, lasting_holders
@@ -50,12 +50,12 @@ class LeaseState:
 class History:
     """The first and the last entries in full; those between are only counted."""
 
-    __slots__ = ("_first", "_last", "omitted")
+    __slots__ = ("_first", "_last", "_omitted")
 
     def __init__(self, entries: Iterable[HistoryEntry] = (), omitted: int = 0) -> None:
         self._first: list[HistoryEntry] = []
         self._last: deque[HistoryEntry] = deque(maxlen=HISTORY_LAST)
-        self.omitted = omitted
+        self._omitted = omitted
         for entry in entries:
             self.add(entry)
 
@@ -64,12 +64,17 @@ class History:
         if len(self._first) < HISTORY_FIRST:
             self._first.append(entry)
             return
-        self.omitted += len(self._last) == HISTORY_LAST
+        self._omitted += len(self._last) == HISTORY_LAST
         self._last.append(entry)
 
     def entries(self) -> tuple[HistoryEntry, ...]:
         """What is kept, oldest first."""
         return (*self._first, *self._last)
+
+    @property
+    def omitted(self) -> int:
+        """How many are only counted."""
+        return self._omitted
 
     def last(self) -> HistoryEntry | None:
         """The newest."""
@@ -211,15 +216,14 @@ class Record:
         death = self.deaths[-1]
         return DeadLetterKey(self.queue, death.cause.fingerprint, self.death_number, death.at)
 
-    @property
-    def snapshot(self) -> ItemSnapshot:
-        """As the rules of a change by hand see it."""
+    def snapshot(self, *, with_last: bool = False) -> ItemSnapshot:
+        """As the rules of a change by hand see it; `with_last` with the newest entry of its history."""
         return ItemSnapshot(
             self.id,
             self.status,
             self.is_dead_letter,
             self.worker,
-            self.history.last(),
+            self.history.last() if with_last else None,
             self.queue,
             self.counters.deliveries,
             self.was_dead,
@@ -295,6 +299,11 @@ class Record:
             moving_since=None if self.route is None else self.route.since,
             home_store=self.home_store if self._lies_in_dead_queue else None,
         )
+
+    def to_move(self) -> Move:
+        """As another store takes it (moving)."""
+        assert self.route is not None
+        return Move(self.to_item(), self.route, self.is_dead_letter, self.ready_at, self.expire_timeout)
 
     def to_lease(self) -> Lease:
         """As the worker that holds it sees it."""

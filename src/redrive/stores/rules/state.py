@@ -6,14 +6,17 @@ that its status calls for, and no verb has to think of them.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
 from redrive.clock import Instant
+from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import AuditEntry
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
 from redrive.model.filter import Filter, Order
@@ -32,29 +35,46 @@ from redrive.model.ids import (
 )
 from redrive.model.item import Status
 from redrive.model.limits import make_address, split_address
+from redrive.model.manual_change import death_text
 from redrive.model.queue import QueueSettings
-from redrive.model.state_machine import MANUAL_VERBS, TRANSITIONS, Verb
+from redrive.model.search_terms import search_terms_of
+from redrive.model.state_machine import Verb, check_transition
+from redrive.stores.rules.find import FoundItems, select
 from redrive.stores.rules.indexes import NumberIndex
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import DeadLetterKey, Record
 from redrive.stores.rules.tables import Feed, Groups, OperationTable, RegistrationTable, ResultTable
 
 
-def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
-    """Assert that the table of the model has this change. `forced`: a person revokes the lease of an active item."""
-    sources, targets = TRANSITIONS[verb]
-    revoked = forced and verb in MANUAL_VERBS and before is Status.ACTIVE
-    given_up = forced and verb is Verb.DROP and before is Status.MOVING
-    assert before in sources or revoked or given_up, f"{verb} does not apply to {before}"
-    assert after in targets, f"{verb} does not lead from {before} to {after}"
-
-
+@dataclass(eq=False)
 class State:
-    """The queues and items of one namespace, and the instant of the transaction that is changing them."""
+    """The queues and items of one namespace, and the instant of the transaction that is changing them.
 
-    def __init__(self, namespace: str, store: str) -> None:
-        self.namespace = namespace
-        self.store = store
+    Its parts are in memory, unless a store gives others.
+    """
+
+    namespace: str
+    store: str
+    _: KW_ONLY
+    queues: MutableMapping[str, QueueState] = field(default_factory=dict)
+    items: MutableMapping[ItemId, Record] = field(default_factory=dict)
+    """By every id that an item has had: an old id finds the item where it is now."""
+    by_number: NumberIndex = field(default_factory=NumberIndex)
+    """Every item, by the number in its id."""
+    letters: NumberIndex = field(default_factory=NumberIndex)
+    """Dead letters, by the number of their death."""
+    archived: NumberIndex = field(default_factory=NumberIndex)
+    """Archived items, by the number of their death or archiving."""
+    groups: Groups = field(default_factory=Groups)
+    feed: Feed = field(default_factory=Feed)
+    operations: OperationTable = field(default_factory=OperationTable)
+    registrations: RegistrationTable = field(default_factory=RegistrationTable)
+    results: ResultTable = field(default_factory=ResultTable)
+    last_version: int = 0
+    """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
+    stale."""
+
+    def __post_init__(self) -> None:
         self.now = Instant(0)
         self.arrivals: Counter[str] = Counter()
         """Items that became leasable in this transaction, by queue."""
@@ -62,29 +82,12 @@ class State:
         """Queues in which this transaction set a new time at which the next item falls due."""
         self.ended: set[str] = set()
         """Result topics of items that died or whose result was kept in this transaction."""
-        self.queues: dict[str, QueueState] = {}
-        self.last_version = 0
-        """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
-        stale."""
-        self.items: dict[ItemId, Record] = {}
-        """By every id that an item has had: an old id finds the item where it is now."""
         self.held: dict[str, dict[ItemId, None]] = {}
         self.moving: dict[str, dict[ItemId, None]] = {}
         """Items on their way, by where they go to; those that left first are first."""
         self.open_moves: dict[str, dict[ItemId, None]] = {}
         """The ids that items had in other stores which may still have them, by `QUEUE@STORE`: where they are here, and
         from where they came."""
-        self.by_number = NumberIndex()
-        """Every item, by the number in its id."""
-        self.letters = NumberIndex()
-        """Dead letters, by the number of their death."""
-        self.archived = NumberIndex()
-        """Archived items, by the number of their death or archiving."""
-        self.groups = Groups()
-        self.feed = Feed()
-        self.operations = OperationTable()
-        self.registrations = RegistrationTable()
-        self.results = ResultTable()
         self.audit: list[AuditEntry] = []
         self._last_number = 0
 
@@ -141,6 +144,9 @@ class State:
         known = self.open_moves.get(make_address(queue, store), {})
         return nsmallest(limit, (id for id in known if id > after))
 
+    def lock_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
+        """Lock idempotency keys before they are read, where a transaction does not lock the namespace."""
+
     def load_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
         """Read idempotency keys that are about to be examined, with the items that they end with, together."""
 
@@ -159,6 +165,12 @@ class State:
             if where.operation is None or self.operations.changed(where.operation, item):
                 yield number, item
 
+    def select(
+        self, where: Filter, order: Order, limit: int, after: int | None = None, *, up_to: int | None = None
+    ) -> FoundItems:
+        """The next items that match, after a position and up to another one. Raises QueueNotFound."""
+        return select(self, where, order, limit, after, up_to=up_to)
+
     # Changing
 
     def draw_number(self) -> int:
@@ -174,6 +186,14 @@ class State:
     def allocate_id(self, number: int) -> ItemId:
         """An id that nobody can guess from another one."""
         return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
+
+    def digest(self, new: NewItem) -> bytes:
+        """What tells two items with one idempotency key apart."""
+        return hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).digest()
+
+    def aside_key(self, item: Record) -> str:
+        """Under which the idempotency key of a dropped item is kept. No key of a put has a NUL."""
+        return f"\0{item.ids[0]}"
 
     def begin(self, now: Instant) -> None:
         """Start a transaction at this instant."""
@@ -215,6 +235,12 @@ class State:
         finally:
             self._index(item)
             self._regroup(item, letter, item.dead_letter_key)
+
+    def index_words(self, item: Record) -> None:
+        """Within a change: a dead letter is found by the words of its last death and its payload."""
+        death = item.deaths[-1]
+        text = death_text(death, item.history.entries())
+        item.words = frozenset(search_terms_of(death.cause.error_type, text, item.payload, item.content_type))
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
         """An item came to a queue from another store, which still has it."""
