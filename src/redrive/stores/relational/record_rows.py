@@ -54,7 +54,7 @@ def erase_record(batch: Batch, item: Record) -> None:
 
 
 def _write_lease(batch: Batch, item: Record, stored: ItemRow, row: ItemRow) -> None:
-    """Its lease goes on: it was extended, or its history got longer."""
+    """Its lease continues: it was extended, or its history got longer."""
     if row.deadline is not None and row.deadline != stored.deadline:
         extend_row(batch, row, row.deadline)
     _write_history(batch, item, row)
