@@ -20,7 +20,8 @@ from redrive.contract.queries import GetItems
 from redrive.server.asgi import Server
 from redrive.server.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
-from redrive.server.routes import ROUTES, store_api
+from redrive.server.routes import store_api
+from redrive.server.routes.table import ROUTES
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
 ADMIN = "admin"

@@ -10,7 +10,7 @@ import pytest
 from tests.servers.asgi import Client
 
 from redrive.server.application import application
-from redrive.server.routes import ROUTES
+from redrive.server.routes.table import ROUTES
 
 NO_ID = "0" * 32
 NO_TOKEN = "0" * 48
