@@ -14,13 +14,13 @@ from typing import NewType, Protocol
 
 Instant = NewType("Instant", int)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_WAIT_SECONDS = 3600.0
 
 
 def to_datetime(at: Instant) -> datetime:
     """Return an instant as a datetime in UTC, exact to the microsecond."""
-    return _EPOCH + timedelta(microseconds=at)
+    return EPOCH + timedelta(microseconds=at)
 
 
 class Clock(Protocol):

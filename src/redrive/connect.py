@@ -24,11 +24,10 @@ from redrive.model.options import ConnectOptions
 from redrive.model.redact import RedactOption
 from redrive.model.retry_policy import DelayFunction
 from redrive.model.sqlite_url import parse_sqlite_url
-from redrive.model.url import ENCODED, redact_url
+from redrive.model.url import ENCODED, SERVER_SCHEMES, redact_url
 from redrive.store import Store
 
 _URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST and http://HOST:7272"
-_SERVERS = ("http", "https")
 TOKEN_VARIABLE = "REDRIVE_TOKEN"
 """What a server knows a program by that gives no token."""
 
@@ -90,7 +89,7 @@ def _open_core(
 
     def open_one(where: str, called: str | None, table: StoreRegistry, token: str | None = None) -> Core:
         store = _open(where, namespace, durability == "relaxed", create_if_missing, clock, called, token)
-        runs = maintenance and urlsplit(where).scheme not in _SERVERS
+        runs = maintenance and urlsplit(where).scheme not in SERVER_SCHEMES
         return Core(store, actor=actor, backoffs=named, maintenance=runs, redaction=redaction, stores=table)
 
     openers = {called: partial(open_one, where, called) for called, where in others.items()}
@@ -139,7 +138,7 @@ def _open(
         parts = urlsplit(url)
     except ValueError:  # whose text quotes it
         raise InvalidInput(f"{redact_url(url)!r} cannot be read as a URL; there are {_URLS}") from None
-    if token is not None and parts.scheme not in _SERVERS:
+    if token is not None and parts.scheme not in SERVER_SCHEMES:
         raise InvalidInput("a token is for a server, http://HOST:7272; leave it out for a store that is opened here")
     named = {} if name is None else {"name": name}
     match parts.scheme:

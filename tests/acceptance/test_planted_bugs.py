@@ -167,6 +167,12 @@ def test_history_of_a_call_whose_outcome_is_unknown_is_accepted() -> None:
     assert check_history(_entries(*PUT, LEASE, COMPLETE[0]), [], MAX_ATTEMPTS).put == 1
 
 
+def test_history_of_a_lease_that_is_written_down_late_is_accepted() -> None:
+    """Its worker was starved meanwhile: it ran out, and the next delivery was completed."""
+    next_delivery = (("lease", "ok", 2, 2), ("complete", "invoke", 2, 2), ("complete", "ok", 2, 2))
+    assert check_history(_entries(*PUT, *next_delivery, LEASE), [], MAX_ATTEMPTS).completed == 1
+
+
 # Places
 
 

@@ -1,4 +1,4 @@
-"""What the audit names is the caller, whoever a call names: for every route that changes something, by the table."""
+"""The audit names the caller, regardless of the name in the call: for every route that changes something."""
 
 from __future__ import annotations
 

@@ -17,13 +17,22 @@ from redrive.auth import store_call_authorization
 from redrive.auth.bound_broker import FOR_FLOWS, BoundBroker, FlowCore, StoreIdentity, StoreNames
 from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import Principal, Role
-from redrive.broker.flow import CommitCalls, Effect, OnStore, ReadQuery, TimedCommit, commit_calls, run_query
+from redrive.broker.flow import (
+    CommitCalls,
+    Effect,
+    OnStore,
+    ReadQuery,
+    TimedCommit,
+    commit_calls,
+    raise_if_refused,
+    run_query,
+)
 from redrive.broker.flows.export_import import encode_line
 from redrive.clock import Instant
 from redrive.contract import Query
-from redrive.contract.admin_calls import ManualChange, ManualTarget
+from redrive.contract.admin_calls import ManualChange, ManualTarget, SetSourceQueue
 from redrive.contract.item_calls import Complete, Extend, Put
-from redrive.contract.queries import GetItems
+from redrive.contract.queries import GetItems, GetQueue
 from redrive.errors import Forbidden, InvalidInput, ItemNotFound, LeaseLost
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Counters, Item, Lease, Status
@@ -192,7 +201,7 @@ def test_core_of_a_bound_broker_leads_to_no_store(still_world: World) -> None:
     real = still_world.broker.core
     names = {name for name in (*dir(real), *vars(real)) if not name.startswith("_")}
     assert names >= FOR_FLOWS
-    for name in names - FOR_FLOWS - {"store", "stores"}:
+    for name in names - FOR_FLOWS - {"store", "stores", "queue"}:
         with pytest.raises(AttributeError, match="bound to a caller"):
             getattr(core, name)
     assert core.store == StoreIdentity("memory", "default")
@@ -218,7 +227,12 @@ def taken_from_core(path: Path) -> Iterator[str]:
 
 
 def test_flows_take_from_a_core_what_a_bound_broker_gives() -> None:
-    known = {f"store.{name}" for name in StoreIdentity.__struct_fields__} | {"stores.is_known", "store", "stores"}
+    known = {f"store.{name}" for name in StoreIdentity.__struct_fields__} | {
+        "stores.is_known",
+        "store",
+        "stores",
+        "queue",
+    }
     flows = [*(SOURCE / "broker/flows").glob("*.py"), *(SOURCE / "capture").glob("*.py"), SOURCE / "mailbox/flows.py"]
     taken = {name for path in flows for name in taken_from_core(path)}
     assert {"clock", "queue", "store.name", "stores.is_known"} <= taken
@@ -233,6 +247,7 @@ def test_handlers_take_no_way_around_the_guard() -> None:
         text = path.read_text()
         assert "_unbound" not in text
         assert "committer" not in text
+        assert "redacted=False" not in text  # what is shown so is checked by methods of the broker
         assert text.count(".unbound") == (path.stem == "feed"), path
         assert set(taken_from_core(path)) <= {"clock", "actor", "queue"}, path
         for right in ("READ_PAYLOADS", "request.caller", ".may(", ".check(", "Forbidden", "auth.result_filter"):
@@ -342,6 +357,38 @@ async def test_others_have_their_turn_while_many_calls_are_checked(
     done = True
     await waiting
     assert turns >= 50
+
+
+async def test_settings_that_were_read_for_others_are_not_used_for_a_caller(world: World) -> None:
+    world.broker.run_flow(world.broker.core.queue("foreign-jobs"))
+    consumer = bound(world, limited(Role.CONSUMER))
+    assert (await consumer.run_flow(consumer.core.queue("own-jobs"))).name == "own-jobs"
+    with pytest.raises(Forbidden):
+        await consumer.run_flow(consumer.core.queue("foreign-jobs"))
+
+
+@pytest.mark.parametrize("driver", ["run_flow", "run_flow_in_thread", "run_flow_to_end"])
+@pytest.mark.parametrize(
+    "effect",
+    [
+        CommitCalls([Put("foreign-jobs", ())]),
+        TimedCommit(Put("foreign-jobs", ())),
+        ReadQuery(GetQueue("foreign-jobs")),
+        OnStore("there", ReadQuery(GetQueue("foreign-jobs"))),
+        OnStore("there", CommitCalls([SetSourceQueue("foreign-jobs", "own-jobs@here")])),
+    ],
+    ids=str,
+)
+async def test_every_driver_has_every_effect_guarded(driver: str, effect: Effect, still_world: World) -> None:
+    """The store `there` is not known: an effect that is passed on ends with another error."""
+
+    def flow() -> Any:
+        answer = yield effect
+        return raise_if_refused(answer[0] if isinstance(answer, list) else answer)
+
+    for principal in (limited(Role.ADMIN), NO_ROLE):
+        with pytest.raises(Forbidden):
+            await getattr(bound(still_world, principal), driver)(flow())
 
 
 async def test_refused_call_does_not_keep_others_from_being_made(world: World) -> None:

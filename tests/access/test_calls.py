@@ -398,6 +398,19 @@ def test_tokens_are_written_by_admins_alone(world: World) -> None:
     assert all(isinstance(answer, InvalidInput) for answer in elsewhere)
 
 
+def test_call_with_an_actor_or_a_worker_is_signed_by_the_caller(world: World) -> None:
+    """Whatever its sender wrote there. No call can be forgotten: it is signed because it has the field."""
+    signed: set[str] = set()
+    for sample in SAMPLES:
+        call: Any = sample.make(world, world.sides[OWN])
+        names = [name for name in ("actor", "worker") if name in call.__struct_fields__]
+        forged = msgspec.structs.replace(call, **dict.fromkeys(names, "mallory"))
+        (answer,) = world.authorize(everywhere(Role.ADMIN), forged)
+        assert all(getattr(answer, name).split("/")[0] == "ann" for name in names), answer
+        signed |= {type(call).__name__ for _ in names}
+    assert {"UpdateQueue", "SetBreakers", "ManualChange", "Import", "LeaseItems", "ListWorkerLeases"} <= signed
+
+
 def test_every_call_and_query_is_in_the_tables() -> None:
     calls, queries = set(typing.get_args(Call)), set(typing.get_args(Query))
     assert set(CALL_PERMISSIONS) == calls | queries

@@ -427,7 +427,9 @@ async def test_viewer_sees_a_captured_task_without_what_is_in_it(place: Place) -
     assert (task["task_id"], task["task"], task["metadata"]) == (SECRET, {"x": SECRET}, {"x": SECRET})
     place.caller.principal = everywhere(Role.VIEWER)
     by_task_id = await client.call("capture.get", queue="own-new", task_id=SECRET)
-    assert (by_task_id.status, by_task_id.json["code"]) == (404, "not_found")
+    assert (by_task_id.status, by_task_id.json["code"]) == (403, "forbidden")
+    unused = await client.call("capture.get", queue="own-new", task_id="unused")
+    assert unused.json == by_task_id.json
     shown = await client.ok("capture.get", queue="own-new", task_id=task["item_id"])
     listed = await client.ok("capture.list", queue="own-new")
     assert SECRET not in str(shown) + str(listed)

@@ -82,7 +82,7 @@ class World:
         return Caller(principal, namespace, self.broker.core, KnownLeases())
 
     def authorize(self, principal: Principal, *calls: Call | Query, namespace: str = NAMESPACE) -> list[Any]:
-        """Each call of a remote client as it is let in, or its refusal."""
+        """Each call of a remote client, checked, or its refusal."""
         now = self.broker.core.clock.now()
         flow = authorize_calls(self.caller(principal, namespace), calls, lambda call: validate_call(call, now))
         return self.broker.run_flow(flow)

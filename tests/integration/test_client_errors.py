@@ -37,7 +37,7 @@ def read_by(script: str, *arguments: object) -> dict[str, Any]:
         env={**{name: value for name, value in os.environ.items() if name not in proxies}, "PYTHONPATH": "src:."},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     read: dict[str, Any] = json.loads(done.stdout)

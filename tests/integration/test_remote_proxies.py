@@ -286,6 +286,20 @@ def test_repeat_of_what_the_server_forgot_is_not_run_however_young_its_client_th
     assert payloads(far) == ["a", "of another", "b", "of another"]
 
 
+def test_batch_is_not_repeated_if_one_of_its_calls_may_not_be(
+    far: Broker, front: Front, let_it_forget: Callable[[], None]
+) -> None:
+    def lose(forward: Callable[[], Given]) -> None:
+        forward()
+        let_it_forget()
+
+    keyed, plain = (NewItem(b"1", "application/json", idempotency_key=key) for key in ("k", None))
+    front.meddle = lose
+    with pytest.raises(OutcomeUnknown):
+        far.core.store.commit([Put("jobs", (keyed,)), Put("jobs", (plain,))])
+    assert payloads(far) == [1, 1, "of another"]
+
+
 def test_repeat_of_what_never_arrived_is_run_although_the_server_forgot_older_ones(
     far: Broker, front: Front, let_it_forget: Callable[[], None]
 ) -> None:

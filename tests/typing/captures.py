@@ -42,3 +42,5 @@ async def results() -> None:
     assert_type(await handled_async(7), str | Captured)
     plain("7")  # type: ignore[arg-type]
     handled("7")  # type: ignore[arg-type]
+    DeadLetterQueue("memory://", max_sze=100)  # type: ignore[call-arg]
+    DeadLetterQueue("memory://", max_size="many")  # type: ignore[arg-type]

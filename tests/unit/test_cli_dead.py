@@ -225,6 +225,17 @@ def test_archive_restore_and_purge(cli: Cli) -> None:
     assert cli.error("dead", "purge", one, exits=5)["code"] == "wrong_status"
 
 
+def test_operation_is_paused_slowed_down_and_resumed(cli: Cli) -> None:
+    id = cli.json("dead", "redrive", "-q", "mails", "--yes", "any", "--no-wait", "--rate", "1/h")["id"]
+    paused = cli("operation", "pause", id[:8]).stdout
+    assert f"redrive {id[:8]}: paused, 0 of 20 changed" in paused
+    assert cli.json("operation", "rate", id[:8], "60000/m")["rate"] == 1000
+    assert cli.error("operation", "rate", id[:8], "fast", exits=2)["code"] == "usage"
+    assert cli.json("operation", "show", id[:8])["status"] == "paused"
+    assert cli.json("operation", "resume", id[:8])["changed"] == 20
+    assert cli.error("operation", "pause", id[:8], exits=5)["code"] == "operation_ended"
+
+
 def test_items_that_are_named_can_be_an_operation_too_and_nobody_is_asked(cli: Cli) -> None:
     one, two, three = (item["id"][:8] for item in cli.json("dead", "list", "-q", "mails", "--limit", "3")["items"])
     done = cli.json("dead", "redrive", one, two, "--rate", "50/s")

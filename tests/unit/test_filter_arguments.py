@@ -49,7 +49,7 @@ def test_conditions_are_read_as_people_write_them(name: str, given: Any, meant: 
 @pytest.mark.parametrize(
     ("conditions", "problem"),
     [
-        ({"stats": "dead"}, r"'stats' is not a condition \(did you mean status\?\); there are status, queue"),
+        ({"stats": "dead"}, r"'stats' is not a condition \(did you mean status\?\); there are queue, status"),
         ({"status": "gone"}, "status must be one of pending, failed"),
         ({"status": "DEAD"}, r"any, not 'DEAD' \(did you mean dead\?\)"),
         ({"error_type": ValueError}, "give its name, 'ValueError'"),

@@ -1,4 +1,4 @@
-"""Options are declared once: whoever takes them by name takes the same ones, and each has a text."""
+"""Options are declared once: all methods that take them by name take the same ones, and each has a text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from redrive import connect, new_item
+from redrive import AsyncBroker, Broker, connect, connect_async, new_item
 from redrive.broker.flows import operations
+from redrive.capture.capture_settings import CaptureOptions, CaptureSettings
 from redrive.connect import _open_core
 from redrive.errors import InvalidInput
-from redrive.model import options
+from redrive.model import declaration
 from redrive.model.declaration import options_of, texts_of
 from redrive.model.filter import Filter
-from redrive.model.options import Conditions, ConnectOptions, ItemOptions, OperationOptions
+from redrive.model.options import Conditions, ConnectOptions, ItemOptions, OperationOptions, StartOptions
 from redrive.model.queue import QueueSettings
 from redrive.model.queue_options import QueueOptions
 from redrive.server.field_types import FilterFields
@@ -24,7 +25,11 @@ from redrive.server.routes.produce import ProducedItem
 from redrive.task.app import App
 from redrive.task.task_options import PutOptions, TaskOptions
 
-DECLARED = (Conditions, ConnectOptions, ItemOptions, OperationOptions, QueueOptions, PutOptions, TaskOptions)
+DECLARED = (
+    *(CaptureOptions, Conditions, ConnectOptions, ItemOptions, OperationOptions),
+    *(PutOptions, QueueOptions, StartOptions, TaskOptions),
+)
+FACES = (Broker, AsyncBroker)
 OF_JSON_ITEMS = {"payload", "encoding", "kind", "reference"}
 """Fields of an item in JSON that say how its payload and headers are written."""
 
@@ -44,6 +49,7 @@ def test_every_option_has_a_text(declared: Any) -> None:
         (Conditions, {*Filter.__struct_fields__}),
         (Conditions, {*FilterFields.__struct_fields__, "status"}),
         (QueueOptions, {*QueueSettings.__struct_fields__}),
+        (CaptureOptions, {*CaptureSettings.__struct_fields__}),
         (ConnectOptions, {*inspect.signature(_open_core).parameters} - {"url"}),
     ],
 )
@@ -66,11 +72,26 @@ def test_text_names_the_default(declared: Any, function: Callable[..., Any]) -> 
         assert default is None or f"{default} unless given" in texts_of(declared)[name].replace("`", "")
 
 
-def test_help_lists_every_option() -> None:
-    shown = inspect.getdoc(connect) or ""
-    assert shown.startswith("Open a broker on the store that the URL names.")
-    for name, text in texts_of(ConnectOptions).items():
-        assert f"\n{name}: {text}" in shown
+@pytest.mark.parametrize(
+    ("function", "declared"),
+    [
+        (connect, ConnectOptions),
+        (connect_async, ConnectOptions),
+        *((face.put, ItemOptions) for face in FACES),
+        *(
+            (getattr(face, name), Conditions)
+            for face in FACES
+            for name in ("find", "count", "export", "plan_operation")
+        ),
+        *((getattr(face, name), QueueOptions) for face in FACES for name in ("create_queue", "update_queue")),
+        *((face.start_operation, StartOptions) for face in FACES),
+    ],
+)
+def test_help_lists_every_option(function: Callable[..., Any], declared: Any) -> None:
+    first, _, shown = (inspect.getdoc(function) or "").partition("\n\n")
+    assert first.endswith((".", ")"))
+    for name, text in texts_of(declared).items():
+        assert f"\n{name}: {text}" in f"\n{shown}"
 
 
 def test_options_without_their_source_have_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +99,8 @@ def test_options_without_their_source_have_no_texts(monkeypatch: pytest.MonkeyPa
         raise OSError
 
     monkeypatch.setattr(inspect, "getsource", missing)
-    monkeypatch.setattr("redrive.model.declaration._classes", lambda module: {})
-    assert set(texts_of.__wrapped__(options.ItemOptions).values()) == {""}
+    monkeypatch.setattr(declaration, "_classes", declaration._classes.__wrapped__)
+    assert texts_of.__wrapped__(ItemOptions) == dict.fromkeys(ItemOptions.__annotations__, "")
 
 
 def test_app_refuses_an_unknown_option_when_it_is_made() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.servers.asgi import Client
 
+from redrive.model.options import OperationOptions
 from redrive.server.application import application
 from redrive.server.routes.table import ROUTES
 
@@ -506,6 +507,11 @@ async def _(bench: Bench) -> None:
     assert plan["plan"]["queues"] == {"morgue": 1}
     started = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", actor="ann")
     assert started["operation"]["actor"] == "ann"
+    options = {"to": "morgue", "rate": 5.0, "canary": 2, "canary_success_ratio": 0.5, "note": "why", "actor": "ann"}
+    assert {*options} == {*OperationOptions.__annotations__} - {"confirm", "paused"}
+    for call in ({"verb": "redrive", "paused": True, **options}, options):
+        told = await bench.ok("operations.start" if "verb" in call else "dead.redrive", queue="jobs", **call)
+        assert {name: told["operation"][name] for name in options} == options
 
 
 @story("operations.list")

@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.auth.caller import Caller
 from redrive.auth.flow_guard import guarded
-from redrive.auth.permissions import SEES_UNREDACTED
+from redrive.auth.permissions import SEES_QUEUES, SEES_UNREDACTED
 from redrive.auth.result_filter import RESULT_FILTERS, filter_result
 from redrive.auth.store_call_authorization import may_freely, sign_call
 from redrive.broker.async_broker import AsyncBroker
@@ -23,6 +23,7 @@ from redrive.contract.queries import Page
 from redrive.errors import Forbidden
 from redrive.model.filter import Filter
 from redrive.model.item import Item
+from redrive.model.queue import Queue
 
 _T = TypeVar("_T")
 
@@ -30,7 +31,7 @@ FOR_FLOWS = frozenset(
     {
         *("clock", "redaction", "meter", "notify", "breakers", "trials", "is_closed"),
         *("actor", "address", "judge", "judge_delivery", "route_verdict"),
-        *("queue", "cache_queue", "evict_queue", "is_gated", "close_gate"),
+        *("cache_queue", "evict_queue", "is_gated", "close_gate"),
         *("start_moves", "wake_movers", "wake_maintenance"),
     }
 )
@@ -53,15 +54,22 @@ class StoreNames(msgspec.Struct, frozen=True):
 class FlowCore:
     """The core as flows of a bound broker take it: without the ways to the store that pass no guard."""
 
-    __slots__ = ("_core",)
+    __slots__ = ("_caller", "_core")
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._core = caller.core
 
     def __getattr__(self, name: str) -> Any:
         if name not in FOR_FLOWS:
             raise AttributeError(f"a broker that is bound to a caller does not give away `core.{name}`")
         return getattr(self._core, name)
+
+    def queue(self, name: str) -> Flow[Queue]:
+        """A queue as last seen, for a caller that may know it: what was seen for others passes no guard."""
+        if not self._caller.may(SEES_QUEUES, name):
+            raise Forbidden(SEES_QUEUES[0], self._caller.namespace, name)
+        return self._core.queue(name)
 
     @property
     def store(self) -> StoreIdentity:
@@ -82,7 +90,7 @@ class BoundBroker(AsyncBroker):
     """
 
     def __init__(self, broker: AsyncBroker, caller: Caller) -> None:
-        super().__init__(cast("Core", FlowCore(broker.core)))
+        super().__init__(cast("Core", FlowCore(caller)))
         self._unbound = broker
         self._caller = caller
 

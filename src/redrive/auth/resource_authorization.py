@@ -36,7 +36,7 @@ class ItemLocation(NamedTuple):
     put_to: str | None
 
     def taken_to(self, verb: Verb | None) -> str | None:
-        """The queue that a verb takes it to by its past, which whoever imports an item can write. None: it stays."""
+        """The queue that a verb takes it to by its past, which the importer of an item can write. None: it stays."""
         if verb is Verb.REDRIVE:
             return self.died_in
         return self.was_in if verb is Verb.UNDO else None

@@ -61,7 +61,7 @@ def visible_item(caller: Caller, item: Item) -> Item:
 
 
 def _item(caller: Caller, item: Item) -> Item:
-    """One who awaits it sees its result, and where he may not look around, nothing but how it stands."""
+    """A caller that awaits it sees its result; without the right to read items, only its status."""
     if caller.may((READ_PAYLOADS,), item.queue):
         return item
     may_read = caller.may((READ,), item.queue)

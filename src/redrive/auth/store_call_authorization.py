@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -47,19 +47,11 @@ from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.broker.maintenance import settle_overdue
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
-    DeleteQueue,
-    ManualChange,
     Register,
     SetBreakers,
-    SetOperation,
-    SetPaused,
-    StartOperation,
     Unregister,
-    UpdateQueue,
 )
-from redrive.contract.item_calls import LeaseByIds, LeaseItems
-from redrive.contract.maintenance_calls import Import
-from redrive.contract.queries import GetLease, GetQueue, ListWorkerLeases
+from redrive.contract.queries import GetLease, GetQueue
 from redrive.errors import Forbidden, InvalidInput, RedriveError
 from redrive.model.ids import Token, item_id_of
 from redrive.model.item import Lease
@@ -70,8 +62,9 @@ from redrive.model.queue import OnDead, Queue, QueueSettings, RetryAfter
 TURN_SECONDS = 0.01
 """After so long others have their turn, where the calls of one request take longer to check."""
 _replace = msgspec.structs.replace
-_WITH_ACTOR = frozenset({UpdateQueue, SetPaused, DeleteQueue, ManualChange, StartOperation, SetOperation, Import})
-_WITH_WORKER = frozenset({LeaseByIds, LeaseItems, ListWorkerLeases})
+_KINDS = (*get_args(Call), *get_args(Query))
+_WITH_ACTOR = frozenset(kind for kind in _KINDS if "actor" in kind.__struct_fields__)
+_WITH_WORKER = frozenset(kind for kind in _KINDS if "worker" in kind.__struct_fields__)
 _REGISTRATIONS = frozenset({Register, Unregister})
 
 
@@ -131,10 +124,10 @@ def sign_call(caller: Caller, call: Any) -> Any:
         return with_audit_note(call, principal.name or named)
     if principal.name is None:
         return call
-    if kind in _WITH_ACTOR:
-        return _replace(call, actor=principal.name)
     if kind is SetBreakers:
         return _opened_by(call, principal.name)
+    if kind in _WITH_ACTOR:
+        return _replace(call, actor=principal.name)
     if kind in _WITH_WORKER:
         return call if call.worker is None else _replace(call, worker=_worker(caller, call.worker))
     if kind in _REGISTRATIONS and call.kind == WORKER:
@@ -212,8 +205,8 @@ def _check(caller: Caller, need: Requirement, located: Locations) -> Flow[None]:
         case EarlyLossCheck(token):
             yield from _check_early_loss(caller, token)
         case OverdueAccess(queue):
-            # Whoever leases learns that something is overdue, and settles it. What others held is not theirs to judge,
-            # nor are the tokens of others theirs to know: it is done for them, and then they find nothing.
+            # A caller that leases learns that something is overdue, and settles it. What others held is not theirs to
+            # judge, nor are the tokens of others theirs to know: it is done for them, and then they find nothing.
             yield from settle_overdue(caller.core, queue)
 
 

@@ -35,7 +35,7 @@ from redrive.model.item import Settled, Status
 from redrive.model.judge import Dead, OutcomeKind
 from redrive.model.operation import Operation
 from redrive.model.queue import Queue, QueueStats
-from redrive.model.state_machine import Verb
+from redrive.model.state_machine import REVIVING_VERBS, Verb
 from redrive.store import Commit, Store
 from redrive.telemetry import events
 from redrive.telemetry import metrics as names
@@ -51,7 +51,6 @@ MAX_QUEUES = 200
 READ_EVERY = 5 * SECOND
 """However often somebody looks, queues are read no more often."""
 
-_BACK = frozenset({Verb.REDRIVE, Verb.RETRY})
 _GONE = frozenset({Verb.DROP, Verb.PURGE})
 _STATUSES = tuple(status.value for status in Status)
 _TOTALS = {name.removesuffix("_total"): name for name in QueueStats.__struct_fields__ if name.endswith("_total")}
@@ -144,7 +143,7 @@ class BrokerMetrics:
         if changed <= 0 or after.steps != before.steps + 1:
             return
         queue = after.to or after.where.queue or ""
-        if after.verb in _BACK:
+        if after.verb in REVIVING_VERBS:
             self.metrics.add(names.REDRIVEN, (queue,), changed)
         elif after.verb in _GONE:
             self.metrics.add(names.DISCARDED, (queue, after.verb.value), changed)
@@ -240,7 +239,7 @@ def _count_change(metrics: Metrics, call: ManualChange, result: Sequence[Any]) -
         if not isinstance(settled, Settled):
             continue
         queue, verb = settled.queue, call.verb
-        if verb in _BACK:
+        if verb in REVIVING_VERBS:
             metrics.counts(names.REDRIVEN)[(queue,)] += 1
         elif verb in _GONE:
             metrics.counts(names.DISCARDED)[queue, verb.value] += 1

@@ -5,7 +5,6 @@ Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with 
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from redrive.broker.flow import Flow, run_query
@@ -13,6 +12,7 @@ from redrive.broker.flows import clearance, manual_changes
 from redrive.broker.flows import queues as queue_flows
 from redrive.broker.flows.clearance import ClearResult
 from redrive.broker.redaction import queues_of, redaction_for
+from redrive.broker.validation import check_integer
 from redrive.capture import flows
 from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import TaskNotFoundError
@@ -20,16 +20,15 @@ from redrive.capture.capture_settings import CaptureSettings, read_settings
 from redrive.capture.captured_task import STATUS_OF_ITEM, DeadLetterStatus
 from redrive.capture.flows import TaskFilter
 from redrive.contract.queries import GetItem, GetStats
-from redrive.errors import Forbidden, InvalidInput, ItemNotFound
+from redrive.errors import ConfirmationMismatch, Forbidden, InvalidInput, ItemNotFound, RedriveError
 from redrive.model.ids import check_id
 from redrive.model.item import Item, Settled, Status
+from redrive.model.limits import MAX_COUNT
 from redrive.model.queue import QueueStats
 from redrive.model.state_machine import Verb
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
-
-_MOST = 2**31 - 1
 
 
 def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
@@ -44,16 +43,19 @@ def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
 def get_item(core: Core, queue: str, name: str, *, redacted: bool = True) -> Flow[Item]:
     """Return the item of a task, by its task id or the id of the item. Raises TaskNotFoundError, and QueueNotFound.
 
-    A caller that may not see task ids does not learn which ones are in use.
+    A caller that may not see task ids names the item; a task id raises Forbidden, whether it is in use or not.
     """
     yield from queue_flows.get(core, queue)
     item: Item | None = None
-    with contextlib.suppress(Forbidden):
+    refusal: RedriveError = TaskNotFoundError(queue, name)
+    try:
         item = yield from flows.find_item(core, queue, name)
+    except Forbidden as error:
+        refusal = error
     if item is None:
         item = yield from _by_item_id(queue, name)
     if item is None:
-        raise TaskNotFoundError(queue, name)
+        raise refusal
     if not redacted:
         return item
     return (yield from redaction_for(core, queues_of(item))).item(item)
@@ -99,11 +101,13 @@ def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None)
 
     Raises ConfirmationMismatch if they are not as many.
     """
-    statuses, is_final = (Status.PENDING, Status.FAILED, Status.DEAD), confirm is not None
-    flow = clearance.clear_queue(
-        core, queue, statuses, final=is_final, confirm=confirm, actor=actor, named="capture queue"
-    )
-    return (yield from flow)
+    if confirm is not None:
+        check_integer("confirm", confirm, 0, MAX_COUNT)
+        count = yield from count_clearable(queue)  # without dead letters that are being retried now
+        if confirm != count:
+            raise ConfirmationMismatch(f"clearing capture queue '{queue}'", confirm, count)
+    statuses = (Status.PENDING, Status.FAILED, Status.DEAD)
+    return (yield from clearance.clear_queue(core, queue, statuses, final=confirm is not None, actor=actor))
 
 
 def due_message(queue: str, is_running: bool) -> str:

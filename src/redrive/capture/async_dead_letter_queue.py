@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
@@ -16,6 +16,7 @@ from redrive.capture.calls import checked_result, invoke_async, is_failed_result
 from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
 from redrive.capture.capture_errors import NoCallbackError, add_note, keep_error
 from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy, check_extra
+from redrive.capture.capture_settings import CaptureOptions
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, FailedTask
 from redrive.capture.declarations import Declarations
 from redrive.capture.flows import TaskFilter, TaskPage
@@ -28,6 +29,7 @@ from redrive.model.duration import DurationInput
 from redrive.model.exception import safe_str
 from redrive.model.failure import Failure
 from redrive.model.state_machine import Verb
+from redrive.task.task_options import check_options
 
 _Any = TypeVar("_Any")
 DEFAULT_CONCURRENCY = 8
@@ -41,8 +43,8 @@ class AsyncDeadLetterQueue(Declarations):
     A captured task is an item of the queue `name`: its retries are the item's, its exhausted tasks are dead letters.
     broker: an `AsyncBroker`, or a URL as for `connect_async`; then this closes what it opened, and a server knows it by
     the variable REDRIVE_TOKEN.
-    max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds (60),
-    enabled, retry_processor_enabled: unset, what the variables REDRIVE_DLQ_… say, then what a config file says.
+    settings: max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds
+    (60), enabled and retry_processor_enabled; not given, what the variables REDRIVE_DLQ_… say, then a config file.
     strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
     time_limit: how long one retry of the processor may take. alerts: when `on_alert` is called.
     """
@@ -52,37 +54,25 @@ class AsyncDeadLetterQueue(Declarations):
         broker: AsyncBroker | str,
         name: str = "captured",
         *,
-        max_size: int | None = None,
-        default_retry_policy: str | None = None,
-        default_max_retries: int | None = None,
-        retry_interval_seconds: int | None = None,
-        enabled: bool | None = None,
-        retry_processor_enabled: bool | None = None,
         strategy: DLQIntegrationStrategy | str = DLQIntegrationStrategy.AUTOMATIC,
         jitter: bool = False,
         concurrency: int = DEFAULT_CONCURRENCY,
         time_limit: DurationInput | None = None,
         is_failure: Callable[[Any], bool] = is_failed_result,
         alerts: AlertThresholds = DEFAULT_THRESHOLDS,
+        **settings: Unpack[CaptureOptions],
     ) -> None:
+        check_options("a dead-letter queue", settings, CaptureOptions)
         self._owns_broker = isinstance(broker, str)
         self._broker = connect_async(broker, token=token_for(broker)) if isinstance(broker, str) else broker
         if not isinstance(self._broker, AsyncBroker):
             raise InvalidInput(f"a dead-letter queue takes an AsyncBroker or a URL, not {short_repr(broker, 60)}")
-        given = {
-            "max_size": max_size,
-            "default_retry_policy": default_retry_policy,
-            "default_max_retries": default_max_retries,
-            "retry_interval_seconds": retry_interval_seconds,
-            "enabled": enabled,
-            "retry_processor_enabled": retry_processor_enabled,
-        }
         check_integer("concurrency", concurrency, 1, MAX_CONCURRENCY)
         if time_limit is not None:
             check_positive("time_limit", time_limit)
         if not callable(is_failure):
             raise InvalidInput(f"is_failure is a function of a result, not {short_repr(is_failure, 60)}")
-        self._queue = CaptureQueue(self._broker.core, name, given, strategy, jitter, alerts)
+        self._queue = CaptureQueue(self._broker.core, name, settings, strategy, jitter, alerts)
         self._concurrency = concurrency
         self._queue.app.time_limit = time_limit
         self._is_failure = is_failure

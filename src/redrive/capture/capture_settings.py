@@ -1,17 +1,18 @@
 """Settings of a capture queue: from arguments, the environment, and what a config file applied to the store."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: `declaration` reads types, not texts.
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
+from msgspec import Meta
 
 from redrive.broker.flow import Flow
 from redrive.broker.flows.registrations import CAPTURE_KIND, list_registrations
 from redrive.capture.retry_policies import CapturePolicy
 from redrive.errors import InvalidSetting
+from redrive.model.declaration import options_of
 from redrive.model.text import suggest
 
 DEFAULT_QUEUE = "captured"
@@ -20,8 +21,26 @@ PREFIX = "REDRIVE_DLQ_"
 _YES_NO = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
+class CaptureOptions(TypedDict, total=False):
+    """The settings of a capture queue. One that is not given is what the variables `REDRIVE_DLQ_…` say, then what a
+    config file says."""
+
+    enabled: bool | None
+    """Capture failed calls; false captures none, and `enqueue` raises `CaptureDisabledError`."""
+    max_size: Annotated[int, Meta(ge=100, le=100_000)] | None
+    """Tasks that are pending, in retry or exhausted; more are refused."""
+    default_retry_policy: CapturePolicy | str | None
+    """The policy of tasks that name none."""
+    default_max_retries: Annotated[int, Meta(ge=0, le=10)] | None
+    """The retries of tasks that name none."""
+    retry_processor_enabled: bool | None
+    """Whether `start_dlq_processor` starts one."""
+    retry_interval_seconds: Annotated[int, Meta(ge=10, le=3600)] | None
+    """The longest time between two polls of a retry processor."""
+
+
 class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for a capture queue."""
+    """What holds for a capture queue. `CaptureOptions` says what each means."""
 
     enabled: bool = True
     max_size: int = 10_000
@@ -31,10 +50,10 @@ class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     retry_interval_seconds: int = 60
 
 
-RANGES: Mapping[str, tuple[int, int]] = {
-    "max_size": (100, 100_000),
-    "default_max_retries": (0, 10),
-    "retry_interval_seconds": (10, 3600),
+RANGES: Mapping[str, tuple[Any, Any]] = {
+    name: (option.bounds.ge, option.bounds.le)
+    for name, option in options_of(CaptureOptions).items()
+    if option.type is int
 }
 """Ranges of settings in files and variables. An argument of a program may be any number from 0 on."""
 NAMES = CaptureSettings.__struct_fields__

@@ -15,7 +15,7 @@ from redrive.errors import InvalidPayload
 from redrive.model.classify import ErrorClass
 from redrive.model.group import ADVICE
 from redrive.model.item import Item, Status
-from redrive.task.task import TASK_HEADER
+from redrive.model.worker_info import TASK_HEADER
 
 CALLBACK = "retry_callback"
 """The name under which the callback of the retry processor runs tasks that name no function."""

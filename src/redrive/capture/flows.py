@@ -55,7 +55,7 @@ from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, MAX_HEADERS_BYTES, check_label
 from redrive.model.payload import JSON, encode_payload
 from redrive.model.queue import Queue, QueueStats
-from redrive.task.task import TASK_HEADER
+from redrive.model.worker_info import TASK_HEADER
 from redrive.telemetry import events
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from redrive.model.judge import OutcomeKind, RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.state_machine import Verb
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.context import Context
-from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 from redrive.telemetry.metrics import HANDLER_SECONDS
 from redrive.worker.worker import worker_name

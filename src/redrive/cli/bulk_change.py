@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import click
 
@@ -186,14 +186,10 @@ def run(
     *,
     yes: int | str | None,
     dry_run: bool,
-    rate: float | None = None,
-    note: str | None = None,
     wait: str = FOREVER,
     no_wait: bool = False,
-    to: str | None = None,
-    canary: int = 0,
-    canary_success_ratio: float = 1.0,
     named: bool = False,
+    **options: Unpack[OperationOptions],
 ) -> None:
     """Change all items that match. `where` names a status: the one that the verb is for.
 
@@ -201,7 +197,7 @@ def run(
     """
     check_wait(no_wait)
     if dry_run:
-        print_plan(broker.plan_operation(verb, to=to, **where))
+        print_plan(broker.plan_operation(verb, to=options.get("to"), **where))
         return
     final = verb == "purge"
     count = broker.count(**where)
@@ -210,16 +206,9 @@ def run(
         click.get_current_context().exit(error_output.NOTHING)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
-    operation = broker.start_operation(
-        verb,
-        to=to,
-        rate=rate,
-        canary=canary,
-        canary_success_ratio=canary_success_ratio,
-        confirm=count if final else None,
-        note=note,
-        **where,
-    )
+    if final:
+        options["confirm"] = count
+    operation = broker.start_operation(verb, **options, **where)
     continue_operation(broker, operation, wait=wait, no_wait=no_wait)
 
 

@@ -18,7 +18,10 @@ COMMANDS = {
         "Calls that failed outside a queue: what was captured, what is exhausted, retry it.",
     ),
     "breaker": ("redrive.cli.commands.breaker:breaker", "Circuit breakers: what is open, open one, close one."),
-    "operation": ("redrive.cli.commands.operation:operation", "Changes of many items: how they stand, cancel, resume."),
+    "operation": (
+        "redrive.cli.commands.operation:operation",
+        "Changes of many items: list, pause, resume, cancel.",
+    ),
     "undo": ("redrive.cli.commands.operation:undo", "Take back a drop, a redrive, or a whole operation."),
     "work": ("redrive.cli.commands.work:work", "Run an app, a group of loops, or the workers of redrive.toml."),
     "config": ("redrive.cli.commands.config:config", "The file redrive.toml: is it right, and what does it say."),

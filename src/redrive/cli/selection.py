@@ -12,6 +12,7 @@ from redrive.cli.common_options import command_line, pairs
 from redrive.errors import InvalidDuration, InvalidName, ItemNotFound, NotFound, OperationNotFound
 from redrive.model.declaration import options_of, texts_of
 from redrive.model.duration import parse_duration
+from redrive.model.ids import HEXADECIMAL, ID_DIGITS
 from redrive.model.options import Conditions, SinceInput
 from redrive.model.text import suggest
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 SHORTEST = 4
 """Fewer digits of an id are refused: too many items begin with them."""
-_WHOLE = 32
 _SHOWN = 10
-_DIGITS = frozenset("0123456789abcdef")
 
 
 class Ambiguous(InvalidName):
@@ -53,7 +52,7 @@ def item_id(broker: Broker, typed: str, queue: str | None = None) -> str:
     queue: only items in this one.
     """
     prefix = _checked("item", typed)
-    if len(prefix) == _WHOLE:
+    if len(prefix) == ID_DIGITS:
         return prefix
     where: dict[str, Any] = {"id_prefix": prefix} if queue is None else {"id_prefix": prefix, "queue": queue}
     found = broker.find(status="any", limit=_SHOWN, **where).items
@@ -73,7 +72,7 @@ def item_ids(broker: Broker, typed: Iterable[str]) -> list[str]:
 def operation_id(broker: Broker, typed: str) -> str:
     """The id of the one operation that begins so."""
     prefix = _checked("operation", typed)
-    if len(prefix) == _WHOLE:
+    if len(prefix) == ID_DIGITS:
         return prefix
     found = [each for each in broker.list_operations(limit=1000) if each.id.startswith(prefix)]
     if not found:
@@ -96,7 +95,7 @@ def fingerprint(broker: Broker, typed: str) -> str:
 
 def _checked(what: str, typed: str) -> str:
     prefix = typed.strip().lower()
-    if not prefix or not set(prefix) <= _DIGITS or len(prefix) > _WHOLE:
+    if not prefix or not set(prefix) <= HEXADECIMAL or len(prefix) > ID_DIGITS:
         raise InvalidName(f"{what} id", typed, "is not the beginning of an id: digits 0-9 and a-f, as in 7f3a90c1")
     if len(prefix) < SHORTEST:
         raise InvalidName(f"{what} id", typed, f"is too short: type {SHORTEST} digits at least")

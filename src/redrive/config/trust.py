@@ -16,10 +16,9 @@ import msgspec
 
 from redrive.config.ownership import find_exposure, owner_of
 from redrive.errors import InvalidInput
-from redrive.model.url import ENCODED, MAX_SHOWN_CHARS, redact_url
+from redrive.model.url import ENCODED, MAX_SHOWN_CHARS, SERVER_SCHEMES, redact_url
 
 FILE_NAME = "trusted.json"
-_SERVERS = ("http", "https")
 _POSTGRES = ("postgresql", "postgres")
 _OF_LIBPQ = ("PGPASSWORD", "PGSERVICE")
 """Variables from which libpq takes a password, whatever the host."""
@@ -69,7 +68,7 @@ def secret_for(url: str, environment: Mapping[str, str], *, has_token: bool) -> 
         password = parts.password or options.get("password")
     except ValueError:
         return None  # and so it is not opened
-    if parts.scheme in _SERVERS:
+    if parts.scheme in SERVER_SCHEMES:
         return "the token" if has_token else None
     if parts.scheme not in _POSTGRES or password:
         return None

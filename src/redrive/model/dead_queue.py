@@ -11,7 +11,7 @@ from redrive.errors import InvalidSetting
 from redrive.model.limits import is_remote
 from redrive.model.queue import QueueSettings
 
-_SETTING = "dead_queue"
+DEAD_QUEUE = "dead_queue"
 
 
 def check_dead_queues(
@@ -24,19 +24,19 @@ def check_dead_queues(
     """
     for dead_queue in local_dead_queues(settings):
         if dead_queue == name:
-            raise InvalidSetting(_SETTING, "cannot reference itself")
+            raise InvalidSetting(DEAD_QUEUE, "cannot reference itself")
         if dead_queue not in queues:
-            raise InvalidSetting(_SETTING, f"'{dead_queue}' does not exist; create it first")
+            raise InvalidSetting(DEAD_QUEUE, f"'{dead_queue}' does not exist; create it first")
         if queues[dead_queue].dead_queue is not None:
-            raise InvalidSetting(_SETTING, f"'{dead_queue}' cannot have its own dead_queue")
+            raise InvalidSetting(DEAD_QUEUE, f"'{dead_queue}' cannot have its own dead_queue")
     if settings.dead_queue is not None and (source_queues or source_queues_of(name, queues)):
-        raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
+        raise InvalidSetting(DEAD_QUEUE, f"'{name}' cannot have its own dead_queue")
 
 
 def check_source_queue(name: str, settings: QueueSettings) -> None:
     """Raise `InvalidSetting` unless a queue with these settings may receive the dead of a queue in another store."""
     if settings.dead_queue is not None:
-        raise InvalidSetting(_SETTING, f"'{name}' cannot have its own dead_queue")
+        raise InvalidSetting(DEAD_QUEUE, f"'{name}' cannot have its own dead_queue")
 
 
 def source_queues_after(source_queues: tuple[str, ...], user: str, *, used: bool) -> tuple[str, ...]:

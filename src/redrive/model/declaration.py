@@ -31,12 +31,8 @@ class Option(NamedTuple):
     """Whether None may be given."""
     bounds: Meta
     """The least and the most that it may be."""
-
-    @property
-    def choices(self) -> type[StrEnum] | None:
-        """The words that it takes, if these are all."""
-        parts = (part for part in get_args(self.type) if isinstance(part, type) and issubclass(part, StrEnum))
-        return next(parts, None)
+    choices: type[StrEnum] | None
+    """The words that it takes, if these are all."""
 
 
 @_CACHE
@@ -49,9 +45,10 @@ def _option(hint: Any) -> Option:
     parts = [part for part in get_args(hint) if part is not NoneType]
     is_optional = NoneType in get_args(hint)
     kind: Any = Union[tuple(parts)] if is_optional else hint  # noqa: UP007  # made of parts
+    words = (part for part in parts if isinstance(part, type) and issubclass(part, StrEnum))
     if get_origin(kind) is Annotated:
-        return Option(kind.__origin__, is_optional, kind.__metadata__[0])
-    return Option(kind, is_optional, Meta())
+        return Option(kind.__origin__, is_optional, kind.__metadata__[0], None)
+    return Option(kind, is_optional, Meta(), next(words, None))
 
 
 @_CACHE

@@ -11,16 +11,13 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput, short_repr
 from redrive.model.classify import ErrorClass, names_of
 from redrive.model.death import Cause, DeadReason
-from redrive.model.ids import MAX_NUMBER, ItemId
+from redrive.model.ids import HEXADECIMAL, MAX_NUMBER, ItemId
 from redrive.model.item import Counters, Status
 
 MAX_IDS = 10_000
 """How many ids a filter may list."""
 MAX_EXAMINED = 10_000
 """How many items one call looks at. A page may therefore be short, and carries a cursor to go on from."""
-
-
-_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class Order(StrEnum):
@@ -158,7 +155,7 @@ def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
     if cursor is None:
         return None
     kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]
-    if kind != _cursor_kind(where, order) or not set(digits) <= _HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
+    if kind != _cursor_kind(where, order) or not set(digits) <= HEXADECIMAL or int(digits, 16) > MAX_NUMBER:
         raise InvalidInput(
             f"{short_repr(cursor, 40)} is not a cursor of this search; pass the cursor of the previous page with the "
             f"same filter and order, or none to start over"

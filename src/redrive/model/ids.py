@@ -30,9 +30,9 @@ KEY_BITS = 63
 MAX_NUMBER = 2**63 - 1
 """What fits into a signed integer of every store."""
 
-_ID_DIGITS = 32
-_TOKEN_DIGITS = 48
-_HEXADECIMAL = frozenset("0123456789abcdef")
+ID_DIGITS = 32
+TOKEN_DIGITS = 48
+HEXADECIMAL = frozenset("0123456789abcdef")
 _ARE_DIGITS = re.compile("[0-9a-f]+").fullmatch
 
 
@@ -48,7 +48,7 @@ def make_id_suffix(salt: int, partition: int = 0) -> int:
 
 def parse_id(id: str) -> tuple[int, int]:
     """The number and the tail of an id."""
-    return _parse("item id", id, _ID_DIGITS)
+    return _parse("item id", id, ID_DIGITS)
 
 
 def make_token(number: int, tail: int, key: int) -> Token:
@@ -58,8 +58,8 @@ def make_token(number: int, tail: int, key: int) -> Token:
 
 def parse_token(token: str) -> tuple[int, int, int]:
     """The number and the tail of the item, and the key of the lease."""
-    number, tail = _parse("lease token", token, _TOKEN_DIGITS)
-    return number, tail, int(token[_ID_DIGITS:], 16)
+    number, tail = _parse("lease token", token, TOKEN_DIGITS)
+    return number, tail, int(token[ID_DIGITS:], 16)
 
 
 def check_id(id: object) -> ItemId:
@@ -81,7 +81,7 @@ def ids_of(ids: object, most: int, what: str, where: str) -> tuple[ItemId, ...]:
 
 def item_id_of(token: Token) -> ItemId:
     """The id of the item that a token was given for."""
-    return ItemId(token[:_ID_DIGITS])
+    return ItemId(token[:ID_DIGITS])
 
 
 RESULTS = "#"
@@ -96,7 +96,7 @@ def result_topic(id: ItemId) -> str:
 
 def partition_of(id: str) -> int:
     """The partition an item or lease belongs to."""
-    return parse_id(id[:_ID_DIGITS])[1] & ((1 << PARTITION_BITS) - 1)
+    return parse_id(id[:ID_DIGITS])[1] & ((1 << PARTITION_BITS) - 1)
 
 
 def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
@@ -113,7 +113,7 @@ def _parse(what: str, text: str, digits: int) -> tuple[int, int]:
 def _what_to_do(what: str, text: object) -> str:
     if _has_id(text):
         return "pass on its .id"
-    if what == "item id" and type(text) is str and 0 < len(text) < _ID_DIGITS and set(text) <= _HEXADECIMAL:
+    if what == "item id" and type(text) is str and 0 < len(text) < ID_DIGITS and set(text) <= HEXADECIMAL:
         return f"find(status='any', id_prefix='{text}') finds items by the first ones"
     return "pass it on as you received it"
 

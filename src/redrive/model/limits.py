@@ -41,7 +41,7 @@ MAX_INSTANT = 2**53 - 1
 # How it began and how it goes now are what people read; the rest is only counted.
 HISTORY_FIRST = 5
 HISTORY_LAST = 45
-# What every store keeps in four bytes.
+# What every store keeps in four bytes: a counter, a number in a setting or a filter.
 MAX_COUNT = 2**31 - 1
 # One digit orders the same as text and as a number.
 MIN_PRIORITY = 0

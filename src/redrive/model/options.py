@@ -29,7 +29,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Priority: TypeAlias = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Rate: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 CanaryCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_CANARIES)]
-Ratio: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Ratio: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 PositiveDuration: TypeAlias = Annotated[DurationInput, Meta(gt=0)]
 SinceInput: TypeAlias = datetime | DurationInput
 """An instant, or how long ago."""
@@ -120,11 +120,15 @@ class QueueConditions(TypedDict, total=False):
     """true: only archived items that were dropped; false: none of them."""
 
 
-class Conditions(QueueConditions, total=False):
-    """Which items are meant: those that meet every condition."""
+class PlaceCondition(TypedDict, total=False):
+    """In which queue items are meant."""
 
     queue: str | None
     """Where they are now."""
+
+
+class Conditions(PlaceCondition, QueueConditions, total=False):
+    """Which items are meant: those that meet every condition."""
 
 
 class OperationOptions(TypedDict, total=False):
@@ -137,7 +141,7 @@ class OperationOptions(TypedDict, total=False):
     canary: CanaryCount
     """Redrive this many first; the rest follows once these have completed. 0 unless given."""
     canary_success_ratio: Ratio
-    """The share of the canaries that must complete, from 0 to 1; 1 unless given."""
+    """The share of the canaries that must complete, more than 0; 1 unless given."""
     confirm: Count | None
     """For purge, which is final: the number of items that you mean."""
     note: str | None
@@ -183,10 +187,14 @@ class BrokerOptions(TypedDict, total=False):
     """Another source of time, for tests; the system's unless given."""
 
 
-class ConnectOptions(BrokerOptions, total=False):
-    """How a broker is opened, and in which namespace."""
+class NamespaceOptions(TypedDict, total=False):
+    """Where a broker runs, and as whom."""
 
     namespace: str
     """Queues of different namespaces never see each other; `default` unless given."""
     token: str | None
     """What a server knows the program by; for `http://` and `https://` only, and not for other stores."""
+
+
+class ConnectOptions(NamespaceOptions, BrokerOptions, total=False):
+    """How a broker is opened, and in which namespace."""

@@ -1,4 +1,4 @@
-"""A queue, its settings as they are kept, each with its default, and its counts."""
+"""A queue, its settings in the form of the store, each with its default, and its counts."""
 
 from __future__ import annotations
 

@@ -102,6 +102,12 @@ MANUAL_VERBS = frozenset(
 """Verbs a person may use without a token."""
 
 
+REVIVING_VERBS = frozenset({Verb.REDRIVE, Verb.RETRY})
+"""Verbs after which a dead item is worked on again."""
+VERBS_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
+"""Verbs that can take an item to a queue that is named."""
+
+
 def allowed_from(verb: Verb) -> tuple[Status, ...]:
     """The statuses a verb applies to."""
     return tuple(status for status in TRANSITIONS[verb][0] if status is not None)

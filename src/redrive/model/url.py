@@ -14,6 +14,8 @@ from redrive.model.secret_patterns import REDACTED
 
 ENCODED = "in a user or password, write @ as %40, / as %2F, : as %3A, ? as %3F and # as %23"
 """What to do about an address that cannot be read."""
+SERVER_SCHEMES = ("http", "https")
+"""Schemes of a store that is a server."""
 MAX_SHOWN_CHARS = 200
 MAX_READ_CHARS = 4_096
 """What is longer is not looked at, and not shown."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from redrive.broker.validation import to_instant
-from redrive.clock import Instant
+from redrive.clock import Instant, to_datetime
 from redrive.errors import InvalidDuration, RedriveError, RequestTooLarge
 from redrive.model import duration
 from redrive.model.breaker import BreakerRule
@@ -17,6 +17,7 @@ from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.death import DeadReason
 from redrive.model.declaration import Option, options_of, texts_of
 from redrive.model.filter import MAX_IDS, Filter
+from redrive.model.ids import ID_DIGITS, TOKEN_DIGITS
 from redrive.model.limits import MAX_COUNT, MAX_LABEL_CHARS, MAX_NAME_CHARS
 from redrive.model.options import Conditions, ItemOptions, OperationOptions
 from redrive.model.queue_options import QueueOptions
@@ -30,19 +31,17 @@ MAX_TEXT_CHARS = 1_000_000
 """Of an error or a note in a request; far less of it is kept."""
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
 """How one part of the document refers to another."""
-_ID_DIGITS = 32
-_TOKEN_DIGITS = 48
 
 QueueName: TypeAlias = Annotated[
     str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="The name of a queue.", examples=["emails"])
 ]
 Label: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
-ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=_ID_DIGITS, description="The id of an item.")]
+ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=ID_DIGITS, description="The id of an item.")]
 ItemIds: TypeAlias = Annotated[list[ItemIdText], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
 SearchText: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARS)]
 TokenText: TypeAlias = Annotated[
-    str, msgspec.Meta(max_length=_TOKEN_DIGITS, description="What the lease gave for this item.")
+    str, msgspec.Meta(max_length=TOKEN_DIGITS, description="What the lease gave for this item.")
 ]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="Most that one answer has.")]
@@ -79,8 +78,6 @@ def check_page(request: Request, size: int) -> None:
     if size > request.limits.page:
         raise RequestTooLarge("the limit of the page", request.limits.page)
 
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 InstantInput: TypeAlias = Annotated[
     str,
@@ -136,7 +133,7 @@ def read_instant(what: str, text: str) -> Instant:
 
 def read_datetime(what: str, text: str) -> datetime:
     """The same as a datetime."""
-    return _EPOCH + timedelta(microseconds=read_instant(what, text))
+    return to_datetime(read_instant(what, text))
 
 
 def read_since(what: str, value: str | float) -> datetime | str | float:

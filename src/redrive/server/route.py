@@ -27,6 +27,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller needs in some queue of the namespace, to be admitted. In which, the guard of its broker finds."""
     handler: Handler
     namespace: str | None = None
-    """Where it is done, regardless of the namespace in the request."""
+    """Where it is done, regardless of the namespace that the request names."""
     example: Mapping[str, Any] = {}
     """A call that the document shows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from redrive.clock import Instant
+from redrive.clock import EPOCH, Instant, to_datetime
 from redrive.errors import InvalidDuration, InvalidInput, short_repr
 from redrive.model.duration import MINUTE, SECOND, DurationInput, format_duration, parse_duration
 
@@ -19,8 +19,6 @@ ON_TIME = MINUTE
 """A tick that is put later than this was missed."""
 MAX_MISSED = 100
 """Most ticks that are put for one task at once; of more, the oldest are left out."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MissedTicks(StrEnum):
@@ -61,8 +59,8 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
     def next_tick(self, after: Instant) -> Instant | None:
         """The first tick later than this; None where there is none within 50 years."""
         zone = _zone(self.timezone)
-        for tick in CronSim(self.expression, (_EPOCH + timedelta(microseconds=after)).astimezone(zone)):
-            instant = Instant((tick.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1))
+        for tick in CronSim(self.expression, to_datetime(after).astimezone(zone)):
+            instant = Instant((tick.astimezone(UTC) - EPOCH) // timedelta(microseconds=1))
             # Where clocks are set back, cronsim counts by the time on the wall, which comes again.
             if instant > after:
                 return instant

@@ -20,6 +20,7 @@ from redrive.model.item import Lease
 from redrive.model.limits import MAX_PUT, check_name
 from redrive.model.options import TaskItemDefaults
 from redrive.model.payload import check_headers
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, TaskItem
 from redrive.task.hooks import Hooks
@@ -36,9 +37,6 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 C = ParamSpec("C")
 T_co = TypeVar("T_co", covariant=True)
-
-TASK_HEADER = "task"
-"""Names the task of an item."""
 
 
 class TaskPutter(Generic[P, R_co]):

@@ -12,9 +12,10 @@ from redrive.clock import Instant
 from redrive.errors import InvalidInput, LeaseLost, RedriveError
 from redrive.model.failure import failure_from_exception
 from redrive.model.item import Lease, Settled
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
 from redrive.task.context import Context
-from redrive.task.task import TASK_HEADER, loop_runs
+from redrive.task.task import loop_runs
 from redrive.testing.drain import MAX_DELIVERIES, Drained
 from redrive.testing.fake_clock import FakeClock
 from redrive.worker.execution import HandlerSettings, execute_job

@@ -29,7 +29,7 @@ _EXTENSIONS = (RedriveError, StaleSettings, VersionConflict)
 
 
 def _sent_type(given: Any) -> Any:
-    """The type of a result as it is sent."""
+    """The type of a result on the wire."""
     if get_origin(given) is tuple:
         return tuple[_sent_type(get_args(given)[0]), ...]  # type: ignore[misc]  # made from what the contract says
     if get_origin(given) in (Union, types.UnionType):

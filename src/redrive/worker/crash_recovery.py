@@ -12,7 +12,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS, Lost, Outcome, Returned, open_worker_session
 from redrive.errors import RedriveError
 from redrive.model.item import Lease, Settled
-from redrive.task.task import TASK_HEADER
+from redrive.model.worker_info import TASK_HEADER
 from redrive.telemetry import events, tracing
 from redrive.worker.in_flight import InFlightItem, InFlightLog, WorkerExit
 from redrive.worker.outcome_report import report

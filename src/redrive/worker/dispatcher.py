@@ -25,8 +25,8 @@ from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.failure import failure_from_exception
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Settled
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
-from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 from redrive.worker.prefetch import PrefetchController
 from redrive.worker.runner import Job, Runner

@@ -28,10 +28,11 @@ from redrive.model.judge import Dead, RetryVerdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
 from redrive.task.arguments import Undecodable
 from redrive.task.context import Context, Release, Retry
-from redrive.task.task import TASK_HEADER, Task
+from redrive.task.task import Task
 from redrive.telemetry import tracing
 
 HOST = socket.gethostname()

@@ -17,8 +17,8 @@ from redrive.model.item import Lease, Settled, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.redact import redactor_by
 from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.context import Context
-from redrive.task.task import TASK_HEADER
 from redrive.telemetry import events
 from redrive.worker.runner import Job
 

@@ -67,7 +67,7 @@ def count_canaries(ids: Sequence[ItemId], success_ratio: float, after: int = 0) 
 
 
 def watch(operation: Operation) -> Flow[Operation]:
-    """Look how the canaries stand, and go on or stop where that decides it."""
+    """Read the state of the canaries, and go on or stop where that decides it."""
     canaries = yield from count_canaries(operation.canary_ids, operation.canary_success_ratio, operation.mark)
     if canaries.has_failed:
         problem = f"{canaries.problem}; the rest was not touched. Mend the cause, then start another operation"

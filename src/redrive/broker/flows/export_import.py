@@ -28,6 +28,7 @@ from redrive.model.ids import parse_id
 from redrive.model.item import Counters, Death, HistoryEntry, Item, Result
 from redrive.model.limits import (
     MAX_BATCH,
+    MAX_COUNT,
     MAX_STORABLE_BYTES,
     MIB,
     check_address,
@@ -43,8 +44,6 @@ from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
-MAX_COUNT = 2**31 - 1
-"""The largest counter that an item may bring."""
 MAX_ENTRIES = 10_000
 """Most deaths, earlier ids and entries of the history that an item may bring; of the history, 50 are kept."""
 

@@ -27,15 +27,15 @@ from redrive.contract.queries import (
 )
 from redrive.errors import InvalidDuration, InvalidInput, InvalidName, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
-from redrive.model.classify import ErrorClass
-from redrive.model.death import DeadReason
+from redrive.model.declaration import options_of
 from redrive.model.duration import MAX_DURATION, SECOND, DurationInput, parse_duration
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_IDS, Filter, Order
 from redrive.model.group import Group
 from redrive.model.ids import MAX_NUMBER, ItemId, check_id, ids_of
 from redrive.model.item import Item, Status
-from redrive.model.limits import MAX_BATCH, check_instant, check_label, check_name, text_problem
+from redrive.model.limits import MAX_BATCH, MAX_COUNT, check_instant, check_label, check_name, text_problem
+from redrive.model.options import Conditions, SinceInput
 from redrive.model.payload import check_headers
 from redrive.model.search_terms import MAX_QUERY_CHARS, parse_query
 from redrive.model.text import suggest
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MAX_REFILLS = 10
 """How often a page that came short, because many items were looked at and few matched, is filled up."""
 _ANY = "any"
-_LARGEST_COUNT = 2**31 - 1
+_CONDITIONS = options_of(Conditions)
 # A number of seconds that is larger was not meant as how long ago: it is the time since 1970.
 _LONGEST_AGO = 30 * 365 * 86_400
 # What conditions are called in other programs.
@@ -124,25 +124,34 @@ def build_filter(
     for name in ("since", "until"):
         if getattr(where, name) is not None:
             check_instant(name, getattr(where, name))
-    checked = filter_from({name: getattr(where, name) for name in _CHECKS}, now)
+    checked = filter_from({name: getattr(where, name) for name in _CONDITIONS}, now)
     return msgspec.structs.replace(checked, since=where.since, until=where.until)
 
 
 def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
     """A filter from what a person or a program wrote. Every value is checked."""
-    known = Filter.__struct_fields__
     for name in conditions:
-        if name not in known:
-            meant = suggest(name, known, _FOREIGN_NAMES)
-            raise InvalidInput(f"{short_repr(name, 60)} is not a condition{meant}; there are {', '.join(known)}")
+        if name not in _CONDITIONS:
+            meant = suggest(name, _CONDITIONS, _FOREIGN_NAMES)
+            raise InvalidInput(f"{short_repr(name, 60)} is not a condition{meant}; there are {', '.join(_CONDITIONS)}")
     return Filter(**{name: _checked(name, value, now) for name, value in conditions.items()})
 
 
 def _checked(name: str, value: Any, now: Instant) -> Any:
     if value is None:
         return None
+    option = _CONDITIONS[name]
     with checking_input(name):
-        return _CHECKS[name](name, value, now)
+        if name in _CHECKS:
+            return _CHECKS[name](name, value)
+        if option.type == SinceInput:
+            return _instant(name, value, now)
+        if option.choices is not None:
+            return parse_choice(name, option.choices, value)
+        if option.type is int:
+            check_integer(name, value, 0, MAX_COUNT)
+            return value
+        return _flag(name, value) if option.type is bool else check_label(name, value)
 
 
 def parse_choice(what: str, kind: type[_E], value: Any, *others: str) -> _E:
@@ -162,7 +171,7 @@ def check_cursor(cursor: object) -> None:
         raise InvalidInput(f"a cursor is the text that the page before carried, not {short_repr(cursor, 60)}")
 
 
-def _status(name: str, value: Any, now: Instant) -> Status | None:
+def _status(name: str, value: Any) -> Status | None:
     return None if type(value) is str and value == _ANY else parse_choice(name, Status, value, _ANY)
 
 
@@ -179,17 +188,13 @@ def _instant(name: str, value: Any, now: Instant) -> Instant:
     return Instant(max(0, now - parse_duration(value, name)))
 
 
-def _text(name: str, value: Any, now: Instant) -> str:
-    return check_label(name, value)
-
-
-def _error_type(name: str, value: Any, now: Instant) -> str:
+def _error_type(name: str, value: Any) -> str:
     if isinstance(value, type):
         raise InvalidName(name, value, f"is not text; give its name, '{value.__name__}'")
     return check_label(name, value)
 
 
-def _words(name: str, value: Any, now: Instant) -> str:
+def _words(name: str, value: Any) -> str:
     fits = isinstance(value, str) and len(value) <= MAX_QUERY_CHARS and not text_problem(value)
     if not fits or not any(parse_query(value)):
         raise InvalidInput(
@@ -198,59 +203,33 @@ def _words(name: str, value: Any, now: Instant) -> str:
     return exact_str(value)
 
 
-def _queue(name: str, value: Any, now: Instant) -> str:
-    return check_name(name, value)
-
-
-def _least(name: str, value: Any, now: Instant) -> int:
-    check_integer(name, value, 0, _LARGEST_COUNT)
-    number: int = value
-    return number
-
-
-def _headers(name: str, value: Any, now: Instant) -> Mapping[str, str] | None:
-    return check_headers(value) or None
-
-
-def _flag(name: str, value: Any, now: Instant) -> bool:
+def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} is True or False, not {short_repr(value, 40)}")
     return value
 
 
-def _ids(name: str, value: Any, now: Instant) -> tuple[ItemId, ...]:
+def _ids(name: str, value: Any) -> tuple[ItemId, ...]:
     return ids_of(value, MAX_IDS, "a list of ids", "filter")
 
 
-def _id_prefix(name: str, value: Any, now: Instant) -> str:
+def _id_prefix(name: str, value: Any) -> str:
     if type(value) is not str or not 1 <= len(value) <= 32 or not set(value) <= set("0123456789abcdef"):
         raise InvalidInput(f"id_prefix is the first digits of an id, 0-9 and a-f, not {short_repr(value, 60)}")
     return value
 
 
-_CHECKS: Mapping[str, Callable[[str, Any, Instant], Any]] = {
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "status": _status,
-    "queue": _queue,
-    "origin_queue": _queue,
-    "reason": lambda name, value, now: parse_choice(name, DeadReason, value),
+    "queue": check_name,
+    "origin_queue": check_name,
     "error_type": _error_type,
-    "error_class": lambda name, value, now: parse_choice(name, ErrorClass, value),
-    "fingerprint": _text,
     "words": _words,
-    "since": _instant,
-    "until": _instant,
-    "min_attempts": _least,
-    "min_redrives": _least,
-    "max_redrives": _least,
-    "headers": _headers,
-    "held": _flag,
-    "held_by": _text,
-    "operation": _text,
+    "headers": lambda _, value: check_headers(value) or None,
     "ids": _ids,
     "id_prefix": _id_prefix,
-    "archived": _flag,
-    "dropped": _flag,
 }
+"""Of conditions that have a rule beside their type."""
 
 
 LONGEST_WAIT = SECOND

@@ -41,7 +41,7 @@ from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan, OperationPlanner
 from redrive.model.options import MAX_CANARIES, MAX_RATE, Conditions, OperationOptions
 from redrive.model.queue import Queue, QueueStats
-from redrive.model.state_machine import Verb
+from redrive.model.state_machine import REVIVING_VERBS, VERBS_WITH_TARGET, Verb
 from redrive.model.worker_info import handlers_by_queue
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ LONGEST_WAIT = SECOND
 """Whoever drives an operation looks at least this often whether somebody paused it or set another rate."""
 _MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
 """Verbs after which items may be on their way to another store."""
-_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
-_WITH_CANARY = frozenset({Verb.REDRIVE, Verb.RETRY})
 _TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
 """Verbs after which workers get the items."""
 _OF_START = OperationOptions.__annotations__.keys() - {"to"}
@@ -329,7 +327,7 @@ def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdi
 
 def check_target(verb: Verb, to: str | None) -> None:
     """Raise unless the verb takes items to another queue if and only if one may, or must, be named."""
-    if to is not None and verb not in _WITH_TARGET:
+    if to is not None and verb not in VERBS_WITH_TARGET:
         raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
     if to is None and verb is Verb.MOVE:
         raise InvalidInput("a move needs the queue that items go to: to='…'")
@@ -349,8 +347,8 @@ def check_rate(rate: object) -> None:
 def check_canary(verb: Verb, canary: object, share: object) -> None:
     """Raise unless so many may be tried first, and such a share of them has to go well."""
     check_integer("canary", canary, 0, MAX_CANARIES)
-    if canary and verb not in _WITH_CANARY:
-        raise InvalidInput(f"a canary is for {' and '.join(sorted(_WITH_CANARY))}: what {verb} changes runs nowhere")
+    if canary and verb not in REVIVING_VERBS:
+        raise InvalidInput(f"a canary is for {' and '.join(sorted(REVIVING_VERBS))}: what {verb} changes runs nowhere")
     with checking_input("canary_success_ratio"):
         fits = isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1
     if not fits:

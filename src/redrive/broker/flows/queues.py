@@ -40,7 +40,7 @@ from redrive.errors import (
     RedriveError,
     short_repr,
 )
-from redrive.model.dead_queue import remote_dead_queues
+from redrive.model.dead_queue import DEAD_QUEUE, remote_dead_queues
 from redrive.model.limits import check_name, make_address, split_address
 from redrive.model.queue import Queue, QueueSettings, QueueStats
 from redrive.model.queue_options import parse_settings
@@ -135,20 +135,17 @@ def _read_managed(registration: Registration) -> ManagedSettings | None:
         return None
 
 
-_SETTING = "dead_queue"
-
-
 def normalize_dead_queue(core: Core, settings: QueueSettings) -> QueueSettings:
     """Settings in which dead queues of this store have no store. Raises where another one is not known."""
     dead_queue = settings.dead_queue
     try:
         if isinstance(dead_queue, dict):
-            table = {key: core.address(_SETTING, name) for key, name in dead_queue.items()}
+            table = {key: core.address(DEAD_QUEUE, name) for key, name in dead_queue.items()}
             return msgspec.structs.replace(settings, dead_queue=table)
         if dead_queue is not None:
-            return msgspec.structs.replace(settings, dead_queue=core.address(_SETTING, dead_queue))
+            return msgspec.structs.replace(settings, dead_queue=core.address(DEAD_QUEUE, dead_queue))
     except InvalidInput as error:
-        raise InvalidSetting(_SETTING, f"cannot be used: {error}") from None
+        raise InvalidSetting(DEAD_QUEUE, f"cannot be used: {error}") from None
     return settings
 
 
@@ -158,9 +155,9 @@ def link_dead_queue(core: Core, name: str, settings: QueueSettings) -> Flow[None
         try:
             raise_if_refused((yield _set_used(core, name, address, used=True))[0])
         except QueueNotFound:
-            raise InvalidSetting(_SETTING, f"'{address}' does not exist; create it first") from None
+            raise InvalidSetting(DEAD_QUEUE, f"'{address}' does not exist; create it first") from None
         except InvalidSetting:
-            raise InvalidSetting(_SETTING, f"'{address}' cannot have its own dead_queue") from None
+            raise InvalidSetting(DEAD_QUEUE, f"'{address}' cannot have its own dead_queue") from None
 
 
 def unlink_dead_queue(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:

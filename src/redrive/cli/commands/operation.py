@@ -1,4 +1,4 @@
-"""`redrive operation list|show|cancel|resume`, and `redrive undo`."""
+"""`redrive operation list|show|pause|resume|rate|cancel`, and `redrive undo`."""
 
 from __future__ import annotations
 
@@ -83,6 +83,23 @@ def _where(found: Operation) -> str:
     if ids := chosen.get("ids"):
         chosen["ids"] = f"{len(ids)} ids"
     return ", ".join(f"{name} {value}" for name, value in chosen.items())
+
+
+@operation.command("pause", cls=StoreCommand)
+@click.argument("id")
+def pause(id: str) -> None:
+    """Let an operation make no more steps until `redrive operation resume`."""
+    with open_target() as broker:
+        bulk_change.print_operation(broker.pause_operation(operation_id(broker, id)))
+
+
+@operation.command("rate", cls=StoreCommand)
+@click.argument("id")
+@click.argument("rate", metavar="N/s", callback=bulk_change.parse_rate)
+def rate(id: str, rate: float) -> None:
+    """Let an operation change at most so many items from now on, as in 50/s, 3000/m or 100/h."""
+    with open_target() as broker:
+        bulk_change.print_operation(broker.set_operation_rate(operation_id(broker, id), rate))
 
 
 @operation.command("cancel", cls=StoreCommand)

@@ -17,6 +17,7 @@ import click
 
 from redrive import __version__
 from redrive.cli.common_options import command, log_json_option, seconds_option
+from redrive.cli.error_output import INTERRUPTED
 from redrive.cli.store_target import StoreTarget, find_target, project_config, project_file
 from redrive.config.config import ServerOptions
 from redrive.errors import InvalidInput
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from redrive.config.runtime import ConfigRuntime
     from redrive.server.asgi import Server
 
-STOPPED_AT_ONCE = 130
 CLOSING_SECONDS = 1.0
 """How long a server that stops at once waits for its stores."""
 
@@ -101,7 +101,7 @@ def serve(**options: Any) -> None:
         finished = runner.run(_serve(find_target(), options))
         if not finished:
             sys.stdout.flush()
-            os._exit(STOPPED_AT_ONCE)  # without waiting for threads that are inside a store
+            os._exit(INTERRUPTED)  # without waiting for threads that are inside a store
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -16,7 +16,6 @@ from redrive.model.search_terms import MAX_QUERY_CHARS
 from redrive.server.field_types import (
     Cursor,
     FilterFields,
-    Label,
     PageLimit,
     QueueName,
     check_batch,
@@ -27,7 +26,7 @@ from redrive.server.request import Request
 from redrive.server.responses import settled_answer
 from redrive.server.route import Route
 from redrive.server.routes.items import ItemsView, page_view
-from redrive.server.routes.operations import Bulk, BulkView, change_many
+from redrive.server.routes.operations import Bulk, BulkRedrive, BulkView, change_many
 from redrive.server.routes.queues import BreakerView
 from redrive.wire.json_views import defined, extended, view_of, view_type
 
@@ -83,12 +82,9 @@ async def groups_view(request: Request, groups: Sequence[Group]) -> dict[str, An
     return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in groups]}
 
 
-class RedriveDeadCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bring dead letters back to work: those of the ids, at once, or all that match, as an operation."""
 
-    to: Annotated[Label | None, msgspec.Meta(description="Instead of where each came from.")] = None
-    canary: Annotated[int, msgspec.Meta(ge=0, le=100, description="Try so many first.")] = 0
-    canary_success_ratio: Annotated[float, msgspec.Meta(ge=0, le=1, description="So many of them must complete.")] = 1.0
     set_payload: Annotated[
         Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value in place of the payload.")
     ] = msgspec.UNSET
@@ -105,9 +101,7 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
     if not call.only_ids:
         if edited or call.force:
             raise InvalidInput("set_payload, set_headers, patch and force are for items that are named by their ids")
-        return await change_many(
-            request, "redrive", call, to=call.to, canary=call.canary, canary_success_ratio=call.canary_success_ratio
-        )
+        return await change_many(request, "redrive", call)
     results = await request.broker.redrive(
         _listed(request, call),
         to=call.to,

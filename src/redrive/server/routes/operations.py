@@ -55,45 +55,38 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return given == ["ids"] and not self.dry_run and self.rate is None
 
 
-async def change_many(request: Request, verb: str, call: Bulk, **options: Any) -> dict[str, Any]:
-    """Start an operation, or tell what it would do."""
+class BulkRedrive(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same, with a target and canaries."""
+
+    to: Annotated[Label | None, OPERATION["to"]] = None
+    canary: Annotated[CanaryCount, OPERATION["canary"]] = 0
+    canary_success_ratio: Annotated[Ratio, OPERATION["canary_success_ratio"]] = 1.0
+
+
+async def change_many(request: Request, verb: str, call: Bulk, **status: Any) -> dict[str, Any]:
+    """Start an operation with the options that the call has, or tell what it would do."""
     conditions = parse_filter(call)
     if not conditions and not call.all:
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")
+    options: dict[str, Any] = {name: getattr(call, name) for name in OPERATION if name in call.__struct_fields__}
     if call.dry_run:
-        plan = await request.broker.plan_operation(verb, to=options.get("to"), **conditions)
+        plan = await request.broker.plan_operation(verb, to=options.get("to"), **conditions, **status)
         return {"plan": view_of(plan)}
-    operation = await request.broker.start_operation(
-        verb,
-        rate=call.rate,
-        confirm=call.confirm,
-        note=call.note,
-        actor=call.actor,
-        **options,
-        **conditions,
-    )
-    return {"operation": view_of(operation)}
+    return {"operation": view_of(await request.broker.start_operation(verb, **options, **conditions, **status))}
 
 
-class StartOperationCall(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StartOperationCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change all items that match now."""
 
     verb: Literal["retry", "redrive", "undo", "move", "bury", "archive", "restore", "purge"]
     status: Annotated[Label | None, msgspec.Meta(description="Instead of the one that the verb is for.")] = None
-    to: Annotated[Label | None, OPERATION["to"]] = None
-    canary: Annotated[CanaryCount, OPERATION["canary"]] = 0
-    canary_success_ratio: Annotated[Ratio, OPERATION["canary_success_ratio"]] = 1.0
     paused: Annotated[bool, OPERATION["paused"]] = False
 
 
 async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
     """Start an operation."""
-    options: dict[str, Any] = {"to": call.to}
-    if call.status is not None:
-        options["status"] = call.status
-    if not call.dry_run:
-        options |= {"canary": call.canary, "canary_success_ratio": call.canary_success_ratio, "paused": call.paused}
-    return await change_many(request, call.verb, call, **options)
+    status = {} if call.status is None else {"status": call.status}
+    return await change_many(request, call.verb, call, **status)
 
 
 ROUTES = (

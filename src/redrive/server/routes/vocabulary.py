@@ -13,7 +13,7 @@ import msgspec
 from redrive.errors import InvalidInput
 from redrive.model.declaration import texts_of
 from redrive.model.ids import MAX_NUMBER
-from redrive.model.options import MAX_RATE, OperationOptions
+from redrive.model.options import OperationOptions, Rate
 from redrive.server.field_types import (
     Count,
     DurationInput,
@@ -87,7 +87,7 @@ def _settings(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
 
 _ID = "4f0c91a27b3d000000068f1c2a3b4800"
 _IDS = Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
-_RATE = Annotated[float, msgspec.Meta(ge=0, le=MAX_RATE)]
+_OPERATION = texts_of(OperationOptions)
 
 WORDS = {
     "actor": Word(Label, "Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
@@ -105,10 +105,10 @@ WORDS = {
     "lasting": Word(bool, "Keep the hold through retries, redrives and deaths."),
     "limit": Word(PageLimit, read=_page),
     "name": Word(QueueName, example="emails"),
-    "note": Word(Text, texts_of(OperationOptions)["note"]),
+    "note": Word(Text, _OPERATION["note"]),
     "open_for": Word(DurationInput, "Until its first probe; else as its rule says."),
     "queue": Word(QueueName, example="emails"),
-    "rate": Word(_RATE, "Most items per second; 0: no limit.", 5),
+    "rate": Word(Rate, _OPERATION["rate"], 5),
     "redacted": Word(bool, "false: with what seems a secret; needs the right manage."),
     "settings": Word(Settings, read=_settings, is_spread=True),
     "skip_canaries": Word(bool, "Wait for its canaries no longer."),

@@ -30,12 +30,11 @@ from redrive.model.limits import check_address, check_label
 from redrive.model.manual_change import check_verb
 from redrive.model.operation import OperationStatus, check_bulk
 from redrive.model.payload import check_headers
-from redrive.model.state_machine import Verb
+from redrive.model.state_machine import VERBS_WITH_TARGET, Verb
 from redrive.server.validation import values
 
 _replace = msgspec.structs.replace
 _JUDGED = frozenset({Verb.FAIL, Verb.BURY})
-_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 _SETTABLE = frozenset(
     {OperationStatus.RUNNING, OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED}
 )
@@ -47,7 +46,7 @@ def change(call: ManualChange) -> ManualChange:
     check_label("actor", call.actor)
     values.many("items", len(call.targets))
     if call.to is not None:
-        if call.verb not in _WITH_TARGET:
+        if call.verb not in VERBS_WITH_TARGET:
             raise InvalidInput(f"{call.verb} takes items to no queue that one could name; leave `to` out")
         check_address("queue", call.to)
     return _replace(

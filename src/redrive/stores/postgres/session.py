@@ -18,7 +18,7 @@ from redrive.clock import Instant
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.search_terms import SearchQuery
 from redrive.stores.postgres.dialect import Bigints, Blobs, Texts, multi_row, register, translate
-from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch
+from redrive.stores.relational.batch import ADD_COUNTS, COUNTED_COLUMNS, Batch
 from redrive.stores.relational.deduplication import KEY_IS_KNOWN
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
@@ -81,13 +81,12 @@ _KEYS = f"""
 MANY_QUEUES = 1_000
 """Maximum number of queues listed in a statement."""
 _COUNTED = ", ".join(COUNTED_COLUMNS)
-_ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
     WITH gone AS (DELETE FROM redrive_count_delta
     WHERE true {above("key", "count_delta", "0")} RETURNING queue, {_COUNTED})
     INSERT INTO redrive_count AS there (queue, {_COUNTED})
     SELECT queue, {", ".join(f"sum({name})" for name in COUNTED_COLUMNS)} FROM gone GROUP BY queue
-    ON CONFLICT (queue) DO UPDATE SET {_ADDED}
+    ON CONFLICT (queue) DO UPDATE SET {ADD_COUNTS}
     RETURNING queue"""
 LOCK_KEYS = """
     SELECT pg_advisory_xact_lock(hashtextextended(key, ?1))

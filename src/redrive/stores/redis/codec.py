@@ -18,10 +18,9 @@ from redrive.model.death import DeadReason
 from redrive.model.holder import Holders, ItemHolder
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
-from redrive.stores.redis.keys import digits, long, short
+from redrive.stores.redis.keys import DIGITS, digits, long, short
 from redrive.stores.rules.record import History, LeaseState, Record
 
-_DIGITS = 16
 _ENTRY_HEAD = 34
 
 
@@ -165,12 +164,12 @@ def encode_content(item: Record) -> bytes:
         item.idempotency_key,
         item.overrides,
     )
-    return (digits(item.put_at) + item.ids[0][:_DIGITS]).encode() + encode(content)
+    return (digits(item.put_at) + item.ids[0][:DIGITS]).encode() + encode(content)
 
 
 def decode_content(raw: bytes) -> tuple[Instant, int, Content]:
     """Return the instant of the put, the suffix of the first id, and the rest."""
-    return Instant(int(raw[:_DIGITS])), int(raw[_DIGITS : 2 * _DIGITS], 16), _decode_content(raw[2 * _DIGITS :])
+    return Instant(int(raw[:DIGITS])), int(raw[DIGITS : 2 * DIGITS], 16), _decode_content(raw[2 * DIGITS :])
 
 
 def encode_state(item: Record) -> bytes:
@@ -206,7 +205,7 @@ def encode_state(item: Record) -> bytes:
     if (dead_letter := item.dead_letter_key) is not None:
         state.g, state.G = dead_letter.fingerprint, dead_letter.died_at
     if grant is not None:
-        state.t, state.w, state.L, state.D = grant.token[-_DIGITS:], grant.worker, grant.leased_at, grant.deadline
+        state.t, state.w, state.L, state.D = grant.token[-DIGITS:], grant.worker, grant.leased_at, grant.deadline
         state.R = grant.dead_reason
     return encode(state)
 

@@ -10,13 +10,11 @@ from redrive.clock import Instant
 from redrive.model.filter import Order
 from redrive.model.ids import ItemId
 from redrive.stores.redis.keys import RANKS, body_of, digits, long, short
-from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.redis.unit_of_work import PAGE, Session
 from redrive.stores.rules.indexes import Index, Key, NumberIndex
 from redrive.stores.rules.record import Record
 
 _WINDOW = 100
-_PAGE = 250
-"""Items that a walk reads at a time."""
 
 
 class SortedIndex(Index[ItemId]):
@@ -218,11 +216,11 @@ def _pages(session: Session, key: str, down: bool, after: int | None, words: boo
     last = None if after is None else short(after)
     while True:
         low, high = ("-inf", "+inf") if last is None else ("-inf", f"({last}") if down else (f"({last}", "+inf")
-        (found,) = session.ranges((key, "down" if down else "up", low, high, 0, _PAGE), words=words)
+        (found,) = session.ranges((key, "down" if down else "up", low, high, 0, PAGE), words=words)
         for member, score in found:
             item = session.item_at(member)
             if item is not None:
                 yield long(score), item
-        if len(found) < _PAGE:
+        if len(found) < PAGE:
             return
         last = found[-1][1]

@@ -54,6 +54,8 @@ from __future__ import annotations
 
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
+DIGITS = 16
+"""How many digits a number in a key, member or value has."""
 FIRST_FORMAT = 3
 """The first format that a store opens."""
 FORMAT = 7
@@ -78,7 +80,7 @@ def long(number: int) -> int:
 
 def digits(number: int) -> str:
     """Return the digits of a number, as keys and members have them."""
-    return f"{number:016d}"
+    return f"{number:0{DIGITS}d}"
 
 
 def score_of(raw: bytes) -> int:

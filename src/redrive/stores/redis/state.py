@@ -17,12 +17,11 @@ from redrive.stores.redis.indexes import DeadLetterIndexes, walk
 from redrive.stores.redis.keys import body_of, digits, long, short
 from redrive.stores.redis.queue_state import Queues
 from redrive.stores.redis.tables import Hash, RedisFeed, RedisOperations, RedisRegistrations, RedisResults
-from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.redis.unit_of_work import PAGE, Session
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 
-_PAGE = 250
 _KEYS_PER_COMMAND = 500
 """Keys that one command deletes."""
 
@@ -55,7 +54,7 @@ class Items(MutableMapping[ItemId, Record]):
 class RedisState(State):
     """The queues and items of one namespace, as one transaction or one query reads and changes them."""
 
-    queues: Queues  # type: ignore[assignment]
+    queues: Queues
     by_number: DeadLetterIndexes
     letters: DeadLetterIndexes
     archived: DeadLetterIndexes
@@ -64,18 +63,22 @@ class RedisState(State):
     def __init__(
         self, session: Session, namespace: str, store: str, queues: Mapping[str, Queue], last: int = 0, version: int = 0
     ) -> None:
-        super().__init__(namespace, store)
+        super().__init__(
+            namespace,
+            store,
+            queues=Queues(session, queues),
+            items=Items(session),
+            by_number=DeadLetterIndexes(session, "all"),
+            letters=DeadLetterIndexes(session, "dead_letters"),
+            archived=DeadLetterIndexes(session, "archived_dead_letters"),
+            groups=RedisGroups(session),
+            feed=RedisFeed(session),
+            operations=RedisOperations(session),
+            registrations=RedisRegistrations(session),
+            results=RedisResults(session),
+            last_version=version,
+        )
         self._session = session
-        self.queues = Queues(session, queues)
-        self.items = Items(session)  # type: ignore[assignment]
-        self.by_number = DeadLetterIndexes(session, "all")
-        self.letters = DeadLetterIndexes(session, "dead_letters")
-        self.archived = DeadLetterIndexes(session, "archived_dead_letters")
-        self.groups = RedisGroups(session)
-        self.feed = RedisFeed(session)
-        self.operations = RedisOperations(session)
-        self.registrations = RedisRegistrations(session)
-        self.results = RedisResults(session)
         self._move_counts: Hash[str, int] = Hash(
             session, session.keys.of("move_targets"), lambda count: str(count).encode(), int
         )
@@ -83,7 +86,6 @@ class RedisState(State):
         self._newly_held: list[Record] = []
         """Items that this transaction held. Some may have been released since."""
         self._last = last
-        self.last_version = version
         self._version = version
 
     # Reading
@@ -150,7 +152,7 @@ class RedisState(State):
         page: list[tuple[int, Record]] = []
         for each in found:
             page.append(each)
-            if len(page) == _PAGE:
+            if len(page) == PAGE:
                 yield from self._changed_among(operation, page)
                 page = []
         yield from self._changed_among(operation, page)

@@ -18,7 +18,7 @@ from redrive.model.item import KeptResult, Result
 from redrive.model.operation import Operation
 from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import NamesByInstant
-from redrive.stores.redis.keys import SHIFT, digits, long, short
+from redrive.stores.redis.keys import DIGITS, SHIFT, digits, long, short
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.queue_state import IdempotencyEntry, SourceEntry
 from redrive.stores.rules.record import Record
@@ -226,7 +226,6 @@ def _member(kind: str, name: str) -> str:
     return f"{kind}{_SEPARATOR}{name}"
 
 
-_DIGITS = 16
 _decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
@@ -238,9 +237,9 @@ def encode_kept_result(result: KeptResult, until: Instant) -> bytes:
 
 def decode_kept_result(raw: bytes, now: Instant) -> KeptResult | None:
     """Return the result that was encoded so, if it has not expired."""
-    if int(raw[:_DIGITS]) <= now:
+    if int(raw[:DIGITS]) <= now:
         return None
-    queue, put_to, rest = raw[_DIGITS:].split(b"\0", 2)
+    queue, put_to, rest = raw[DIGITS:].split(b"\0", 2)
     result = _decode_result(rest)
     return KeptResult(result.payload, result.content_type, queue.decode(), put_to.decode() or None)
 

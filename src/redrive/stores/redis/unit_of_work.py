@@ -34,7 +34,7 @@ from redrive.stores.rules.record import Record
 
 _MAX_PARTS = 1000
 """Parts of one command: more do not fit on the stack of Lua."""
-_PAGE = 250
+PAGE = 250
 """Items that one script reads."""
 
 Range = tuple[str, str, int | str, int | str, int, int]
@@ -81,8 +81,8 @@ class Session:
     def load(self, ids: Iterable[ItemId], *, words: bool = False) -> None:
         """Read those items of these ids that are not yet read."""
         unknown = [id for id in dict.fromkeys(ids) if id not in self._ids and self._is_id(id)]
-        for start in range(0, len(unknown), _PAGE):
-            some = unknown[start : start + _PAGE]
+        for start in range(0, len(unknown), PAGE):
+            some = unknown[start : start + PAGE]
             numbers = [digits(short(parse_id(id)[0])) for id in some]
             found, _ = self._read(numbers, (), words=words)
             for id, body in zip(some, found, strict=True):
@@ -115,7 +115,7 @@ class Session:
         """Return up to `limit` items of a deleted queue from `removed:N`."""
         members: Found = []
         while len(members) < limit:
-            count = min(_PAGE, limit - len(members))
+            count = min(PAGE, limit - len(members))
             _, (found,) = self._read((), [(key, "up", "-inf", "+inf", len(members), count)], removed=True)
             members += found
             if len(found) < count:

@@ -46,6 +46,8 @@ COUNTED_COLUMNS = (
     "captured_total",
 )
 """The columns of redrive_count_delta: changes of counts, written per batch and rolled up by maintenance."""
+ADD_COUNTS = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
+"""Of an insert into redrive_count, as `there`: what to do if the queue has a row."""
 
 SALT_STEP = 0x4F1BBCDCBFA5
 """Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
@@ -49,12 +50,35 @@ def check_transition(verb: Verb, before: Status | None, after: Status | None, *,
     assert after in targets, f"{verb} does not lead from {before} to {after}"
 
 
+@dataclass(eq=False)
 class State:
-    """The queues and items of one namespace, and the instant of the transaction that is changing them."""
+    """The queues and items of one namespace, and the instant of the transaction that is changing them.
 
-    def __init__(self, namespace: str, store: str) -> None:
-        self.namespace = namespace
-        self.store = store
+    Its parts are in memory, unless a store gives others.
+    """
+
+    namespace: str
+    store: str
+    _: KW_ONLY
+    queues: MutableMapping[str, QueueState] = field(default_factory=dict)
+    items: MutableMapping[ItemId, Record] = field(default_factory=dict)
+    """By every id that an item has had: an old id finds the item where it is now."""
+    by_number: NumberIndex = field(default_factory=NumberIndex)
+    """Every item, by the number in its id."""
+    letters: NumberIndex = field(default_factory=NumberIndex)
+    """Dead letters, by the number of their death."""
+    archived: NumberIndex = field(default_factory=NumberIndex)
+    """Archived items, by the number of their death or archiving."""
+    groups: Groups = field(default_factory=Groups)
+    feed: Feed = field(default_factory=Feed)
+    operations: OperationTable = field(default_factory=OperationTable)
+    registrations: RegistrationTable = field(default_factory=RegistrationTable)
+    results: ResultTable = field(default_factory=ResultTable)
+    last_version: int = 0
+    """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
+    stale."""
+
+    def __post_init__(self) -> None:
         self.now = Instant(0)
         self.arrivals: Counter[str] = Counter()
         """Items that became leasable in this transaction, by queue."""
@@ -62,29 +86,12 @@ class State:
         """Queues in which this transaction set a new time at which the next item falls due."""
         self.ended: set[str] = set()
         """Result topics of items that died or whose result was kept in this transaction."""
-        self.queues: dict[str, QueueState] = {}
-        self.last_version = 0
-        """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
-        stale."""
-        self.items: dict[ItemId, Record] = {}
-        """By every id that an item has had: an old id finds the item where it is now."""
         self.held: dict[str, dict[ItemId, None]] = {}
         self.moving: dict[str, dict[ItemId, None]] = {}
         """Items on their way, by where they go to; those that left first are first."""
         self.open_moves: dict[str, dict[ItemId, None]] = {}
         """The ids that items had in other stores which may still have them, by `QUEUE@STORE`: where they are here, and
         from where they came."""
-        self.by_number = NumberIndex()
-        """Every item, by the number in its id."""
-        self.letters = NumberIndex()
-        """Dead letters, by the number of their death."""
-        self.archived = NumberIndex()
-        """Archived items, by the number of their death or archiving."""
-        self.groups = Groups()
-        self.feed = Feed()
-        self.operations = OperationTable()
-        self.registrations = RegistrationTable()
-        self.results = ResultTable()
         self.audit: list[AuditEntry] = []
         self._last_number = 0
 

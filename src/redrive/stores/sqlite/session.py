@@ -10,7 +10,7 @@ import apsw
 
 from redrive.clock import Instant
 from redrive.model.search_terms import SearchQuery
-from redrive.stores.relational.batch import COUNTED_COLUMNS, Batch
+from redrive.stores.relational.batch import ADD_COUNTS, COUNTED_COLUMNS, Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
 from redrive.stores.relational.queue_rows import QueueRow
@@ -33,11 +33,10 @@ _TAKE = f"""
     WHERE queue = ?1 AND (rank, ready_at, seq) <= (?2, ?3, ?4) AND {_FRESH.format(now="?5")}"""
 
 _SUMS = ", ".join(f"sum({name})" for name in COUNTED_COLUMNS)
-_ADDED = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
 _ROLL_UP = f"""
     INSERT INTO redrive_count AS there (queue, {", ".join(COUNTED_COLUMNS)})
     SELECT queue, {_SUMS} FROM redrive_count_delta WHERE true GROUP BY queue
-    ON CONFLICT (queue) DO UPDATE SET {_ADDED}"""
+    ON CONFLICT (queue) DO UPDATE SET {ADD_COUNTS}"""
 
 
 class FTS5:
