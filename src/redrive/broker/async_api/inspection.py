@@ -31,7 +31,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         return await self.run_flow_in_thread(deliveries.get(self.core, id, redacted))
 
     async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
+        """Many items with their histories: up to 1,000, in the order of their ids; None if no such item exists."""
         return await self.run_flow_in_thread(deliveries.get_many(self.core, ids, redacted))
 
     async def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:

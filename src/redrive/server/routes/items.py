@@ -45,6 +45,8 @@ ItemsView = defined("Items", [("items", list[ItemView]), ("cursor", str | None, 
 
 ItemsByKeyView = defined("ItemsByKey", [("items", list[ItemView | None])], "An item for each key, or null.")  # type: ignore[valid-type]
 
+FoundItemsView = defined("FoundItems", [("items", list[ItemView | None])], "An item for each id, or null.")  # type: ignore[valid-type]
+
 
 def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
     """Items, with as many payloads as one answer may have. One of them is always shown."""

@@ -59,6 +59,7 @@ ROUTES: tuple[Route, ...] = (
     *settle.ROUTES,
     *items.ROUTES,
     row("items.get", B.get, READ, plain(items.ItemView, item_view)),
+    row("items.get_many", B.get_many, READ, Answer(items.FoundItemsView, items.found_view)),
     row("items.by_key", B.find_by_key, READ_PAYLOADS, Answer(items.ItemsByKeyView, items.found_view)),
     row("items.result", items.get_result, READ_RESULTS, items.ResultView),
     row("items.delete", B.drop, MANAGE, SETTLED),
