@@ -13,16 +13,16 @@ from tests.integration.test_gates import lease_in_the_middle, two_brokers
 
 from redrive import Broker, connect
 from redrive.clock import Instant
+from redrive.contract.admin_calls import SetBreakers, SetPaused
 from redrive.model.gate import RETRY_AFTER_GATE, Gate, Gates, set_gate
 from redrive.stores.redis import store as redis_store
 from redrive.stores.redis.scripts import COMMIT, Script
 from redrive.stores.relational import batch as relational_batch
 from redrive.stores.relational import leases as relational_leases
 from redrive.stores.relational import queues as relational_queues
-from redrive.stores.relational import settle as relational_settle
-from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules import leases as rules_leases
 from redrive.stores.rules import settle as rules_settle
+from redrive.stores.rules.dispatch import CALL_RULES
 from redrive.testing.conformance.gates import GateConformance, RetryAfterGateConformance
 from redrive.testing.conformance.shared_gates import SharedGateConformance
 from redrive.testing.conformance.suite import StoreDriver
@@ -60,7 +60,7 @@ def test_gate_that_is_read_without_its_allowance_is_found(direct: StoreDriver, m
 
 
 def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_paused = rules.set_paused
+    set_paused = CALL_RULES[SetPaused]
 
     def resume(state: Any, call: Any) -> Any:
         queue = state.queue(call.name)
@@ -68,7 +68,7 @@ def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pyt
             queue.value = msgspec.structs.replace(queue.value, gates=())
         return set_paused(state, call)
 
-    monkeypatch.setattr(rules, "set_paused", resume)
+    monkeypatch.setitem(CALL_RULES, SetPaused, resume)
     execute = relational_batch.Batch.execute
 
     def also_open(self: Any, statement: str, values: Any = ()) -> Any:
@@ -80,14 +80,14 @@ def test_resume_that_opens_a_gate_is_found(direct: StoreDriver, monkeypatch: pyt
 
 
 def test_pause_that_a_closing_breaker_ends_is_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_breakers = rules.set_breakers
+    set_breakers = CALL_RULES[SetBreakers]
 
     def resume_too(state: Any, call: Any) -> Any:
         queue = state.queue(call.name)
         queue.value = msgspec.structs.replace(queue.value, paused=False)
         return set_breakers(state, call)
 
-    monkeypatch.setattr(rules, "set_breakers", resume_too)
+    monkeypatch.setitem(CALL_RULES, SetBreakers, resume_too)
     statement = relational_queues._SET_BREAKERS
     monkeypatch.setattr(relational_queues, "_SET_BREAKERS", statement.replace("SET ", "SET paused = 0, ", 1))
     with pytest.raises(AssertionError):
@@ -100,15 +100,13 @@ def test_answer_from_before_the_reopening_that_is_honoured_is_found(
     def close(gates: Gates, until: Instant, leased_at: Instant, now: Instant) -> Gates:
         return set_gate(gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))
 
-    for module in (rules_settle, relational_settle):
-        monkeypatch.setattr(module, "close_for_retry_after", close)
+    monkeypatch.setattr(rules_settle, "close_for_retry_after", close)
     with pytest.raises((AssertionError, ValueError)):
         RetryAfterGateConformance().test_answer_from_before_the_reopening_is_ignored(direct)
 
 
 def test_leases_by_id_that_do_not_count_are_found(direct: StoreDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rules.leases", "relational.lease_by_id"):
-        monkeypatch.setattr(f"redrive.stores.{module}.counts_leases", lambda gates: False)
+    monkeypatch.setattr(rules_leases, "counts_leases", lambda gates: False)
     with pytest.raises(AssertionError):
         GateConformance().test_lease_by_id_counts(direct)
 

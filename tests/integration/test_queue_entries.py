@@ -16,8 +16,8 @@ from tests.terminal.cli import Cli
 from redrive import Broker, FeedKind, connect, connect_async
 from redrive.contract.admin_calls import SetPaused
 from redrive.stores.relational import feed, verdicts
-from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules import feed as rules_feed
+from redrive.stores.rules.dispatch import CALL_RULES
 from redrive.stores.rules.state import State
 from redrive.testing.conformance.actions import Background, kill
 from redrive.testing.fake_clock import FakeClock
@@ -28,7 +28,7 @@ WHY = "20 failures within 1m, the last with password=hunter2"
 @pytest.fixture(autouse=True)
 def entries_of_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is paused or resumed has an entry of its breaker."""
-    in_rules, in_sql = rules.set_paused, verdicts.audit
+    in_rules, in_sql = CALL_RULES[SetPaused], verdicts.audit
 
     def by_rules(state: State, call: SetPaused) -> Any:
         kind = FeedKind.BREAKER_OPENED if call.paused else FeedKind.BREAKER_CLOSED
@@ -41,7 +41,7 @@ def entries_of_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         if verb in kinds:
             feed.append_queue_event(batch, kinds[verb], queue, title=WHY, actor=actor, breaker="network")
 
-    monkeypatch.setattr(rules, "set_paused", by_rules)
+    monkeypatch.setitem(CALL_RULES, SetPaused, by_rules)
     monkeypatch.setattr(verdicts, "audit", by_sql)
 
 

@@ -17,8 +17,8 @@ from redrive.contract.item_calls import NewItem, Put
 from redrive.contract.replies import REPLY_FOR, REPLY_TO
 from redrive.errors import StoreError
 from redrive.model.payload import JSON
-from redrive.stores.relational import replies
 from redrive.stores.relational.batch import Batch
+from redrive.stores.rules import replies
 
 
 def ask(broker: Broker, queue: str) -> str:
@@ -100,7 +100,7 @@ def test_death_whose_reply_the_engine_fails_to_write_is_rolled_back_and_done_onc
             raise apsw.IOError("the disk is gone")
 
         with monkeypatch.context() as patched:
-            patched.setattr(replies, "put_batch", fails)
+            patched.setattr(replies.PutPlan, "apply", fails)
             with pytest.raises(StoreError):
                 broker.bury(lease)
         assert broker.get(id).status == "active"

@@ -133,6 +133,13 @@ def look_at_many(twins: Twins, pick: random.Random) -> None:
     _look_at_feed(twins, pick)
 
 
+def look_at_all_items(twins: Twins) -> None:
+    """In their order: letters and archived items by their deaths, others by puts and moves."""
+    for status in (None, Status.DEAD, Status.ARCHIVED):
+        where = Filter(status=status)
+        twins.ask(f"all {status}", lambda side, _, w=where: _all_pages(twins, side, w, Order.OLDEST, 100))  # type: ignore[misc]
+
+
 def _all_pages(twins: Twins, side: int, where: Filter, order: Order, limit: int) -> list[Any]:
     pages, cursor = [], None
     while True:

@@ -67,6 +67,17 @@ class Settings:
         }
 
 
+@dataclass(frozen=True)
+class Redrive:
+    """What an undo needs: where a dead letter was, whether it was dead there, and how it stood right after."""
+
+    queue: str
+    was_dead: bool
+    deliveries: int
+    rows: int
+    operation: str | None = None
+
+
 @dataclass
 class Twin:
     """An item as the naive rules see it."""
@@ -106,6 +117,14 @@ class Twin:
     died_at: int = NEVER
     was_dead: bool = False
     """Leased although it is dead."""
+    in_dead_queue: bool = False
+    """It lies in a dead queue because it died."""
+    at_death: tuple[str, int, int, int] = ("", 0, 0, 0)
+    """Of its last death: the reason, attempts, failures and losses."""
+    brought_back: bool = False
+    """A person made work of it after its last death."""
+    redrive: Redrive | None = None
+    """The last one."""
 
     @property
     def held_by(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -331,11 +350,7 @@ class Naive:
         return twin.before_archive == "dead" or (waits and self.is_dead_letter(twin))
 
     def is_dead_letter(self, twin: Twin) -> bool:
-        return (
-            twin.status == "dead"
-            or twin.was_dead
-            or (bool(twin.died_in) and twin.died_in[-1] != twin.queue == "morgue")
-        )
+        return twin.status == "dead" or twin.was_dead or twin.in_dead_queue
 
     def end(
         self, twin: Twin, how: str, *, delay: int = 0, final: bool = False, place: tuple[int, int] | None = None
@@ -391,6 +406,8 @@ class Naive:
         self.totals[twin.queue, "exhausted"] += reason in ("retries_exhausted", "max_attempts")
         twin.died_at = twin.ended_at = self.now
         twin.deadline = NEVER
+        twin.at_death = (reason, twin.attempts, twin.failures, twin.losses)
+        twin.brought_back, twin.in_dead_queue = False, settings.dead_queue is not None
         twin.keep_lasting_holders()
         if settings.dead_queue is not None:
             twin.queue, twin.status = settings.dead_queue, "pending"
@@ -406,10 +423,15 @@ class Naive:
         self.totals[twin.queue, "completed"] += 1
         twin.status = "completed" if keep else None
         twin.ended_at, twin.deadline, twin.reason, twin.holders = self.now, NEVER, None, {}
-        twin.was_dead = False
+        twin.was_dead = twin.in_dead_queue = False
 
-    def again(self, twin: Twin, queue: str) -> None:
-        """A person brings an item back."""
+    def again(self, twin: Twin, queue: str, *, redriven: bool = False, operation: str | None = None) -> None:
+        """A person brings an item back. One that is retried where it lies in a dead queue stays a dead letter."""
+        was_dead = twin.status == "dead" or twin.was_dead
+        twin.redrive = None
+        if redriven or was_dead:
+            twin.redrive = Redrive(twin.queue, was_dead, twin.deliveries, twin.rows + 1, operation)
+            twin.in_dead_queue, twin.brought_back = False, True
         twin.queue, twin.status, twin.reason, twin.was_dead = queue, "pending", None, False
         twin.keep_lasting_holders()
         self.totals[queue, "redriven"] += 1

@@ -557,7 +557,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
         if twin := self.by_hand(pick, False, allowed, lambda id: self.broker.redrive(id, actor="ada"), goes_to):
             self.tally["redriven" if twin.status == "dead" else "moved back"] += 1
-            self.naive.again(twin, goes_to(twin))
+            self.naive.again(twin, goes_to(twin), redriven=True)
 
     def bury_by_hand(self, pick: int, force: bool) -> None:
         call = lambda id: self.broker.bury_items(id, force=force)  # noqa: E731

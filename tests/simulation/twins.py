@@ -24,28 +24,33 @@ _OWN_AFFAIR = re.compile(
 )
 
 Ask = Callable[[int, Broker], Any]
+Opener = Callable[[FakeClock], Broker]
+ELSEWHERE = "there"
+"""The store in memory that each of the two knows by this name. It is called `here` itself."""
+
+
+def opens(url: str) -> Opener:
+    """A broker on the store of a URL."""
+    return lambda clock: connect(
+        url,
+        store_name="here",
+        stores={ELSEWHERE: "memory://"},
+        clock=clock,
+        maintenance=False,
+        actor="me",
+        durability="relaxed",
+    )
 
 
 class Twins:
-    """Brokers on two stores that are asked the same things: one in memory, and the one that the URL names."""
+    """Brokers on two stores that are asked the same things."""
 
-    def __init__(self, seed: int, url: str) -> None:
+    def __init__(self, seed: int, *openers: Opener) -> None:
         self.random = random.Random(seed)
         self.clocks = [FakeClock(), FakeClock()]
-        self.brokers = [
-            connect(
-                each,
-                store_name="here",
-                stores={"there": "memory://"},
-                clock=clock,
-                maintenance=False,
-                actor="me",
-                durability="relaxed",
-            )
-            for each, clock in zip(("memory://", url), self.clocks, strict=True)
-        ]
+        self.brokers = [open_one(clock) for open_one, clock in zip(openers, self.clocks, strict=True)]
         for broker in self.brokers:
-            broker.on_store("there").create_queue("far")
+            broker.on_store(ELSEWHERE).create_queue("far")
         self._names: list[dict[str, str]] = [{}, {}]
         self.ids: list[list[str]] = [[], []]
         self.leases: list[list[Lease]] = [[], []]

@@ -13,11 +13,10 @@ from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Settled, Status
 from redrive.model.judge import Dead, OutcomeKind
-from redrive.model.state_machine import TRANSITIONS, Verb
+from redrive.model.state_machine import TRANSITIONS, Verb, check_transition
 from redrive.store import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.rules.indexes import Index
-from redrive.stores.rules.state import check_transition
 from redrive.testing import FakeClock
 from redrive.testing.conformance.suite import StoreDriver, put
 

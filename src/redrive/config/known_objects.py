@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from hashlib import blake2b
-from typing import Any
+from typing import Unpack
 
 import msgspec
 
@@ -25,6 +25,7 @@ from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Status
 from redrive.model.limits import MAX_BATCH, is_remote
+from redrive.model.options import Conditions
 from redrive.model.queue import WITH_ITEM, QueueStats
 from redrive.telemetry import events
 
@@ -114,7 +115,7 @@ class KnownObjects:
                     queue=dead_queue, status=Status.ARCHIVED, origin_queue=self._queue, dropped=False
                 )
 
-    def _found(self, **conditions: Any) -> Iterator[Item]:
+    def _found(self, **conditions: Unpack[Conditions]) -> Iterator[Item]:
         cursor = None
         while True:
             page = self._broker.find(limit=MAX_BATCH, cursor=cursor, redacted=False, **conditions)

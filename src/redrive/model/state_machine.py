@@ -1,6 +1,6 @@
 """The life of an item as data: which verb takes an item from which status to which.
 
-The rules of memory and Redis interpret this table; the SQL stores are tested against it. None stands for an item that
+The rules of the stores interpret this table. None stands for an item that
 does not exist: before it is put, and after it was removed.
 """
 
@@ -111,3 +111,12 @@ VERBS_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 def allowed_from(verb: Verb) -> tuple[Status, ...]:
     """The statuses a verb applies to."""
     return tuple(status for status in TRANSITIONS[verb][0] if status is not None)
+
+
+def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
+    """Assert that the table of the model has this change. `forced`: a person revokes the lease of an active item."""
+    sources, targets = TRANSITIONS[verb]
+    revoked = forced and verb in MANUAL_VERBS and before is Status.ACTIVE
+    given_up = forced and verb is Verb.DROP and before is Status.MOVING
+    assert before in sources or revoked or given_up, f"{verb} does not apply to {before}"
+    assert after in targets, f"{verb} does not lead from {before} to {after}"

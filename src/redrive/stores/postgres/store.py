@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from redrive.contract import Call, Query
 from redrive.contract.admin_calls import StepOperation, UpdateQueue
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetOverdue, ReadFeed
-from redrive.errors import Closed, InvalidInput
+from redrive.errors import Closed, InvalidInput, OutcomeUnknown, StoreError
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.text import format_elapsed
@@ -31,7 +32,7 @@ from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.listen_notify import ListenNotify
 from redrive.stores.postgres.low_water_marks import LowWaterMarks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
-from redrive.stores.relational.batch import Batch, SequenceAllocator, reseed_after_fork
+from redrive.stores.relational.batch import LEFT, Batch, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, write_pending
 from redrive.stores.relational.low_water_marks import INSTANT_KINDS
 from redrive.stores.relational.puts import put_batch
@@ -108,13 +109,33 @@ class PostgresStore:
         self._notifications = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
-        shared = all(call.runs_beside_others for call in calls)
-        commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
+        shared = Batch.has_lanes and all(call.runs_beside_others for call in calls)
+        commit = self._transact(calls, now, shared=shared)
+        if any(result is LEFT for result in commit.results):
+            commit = self._commit_rest(calls, commit)
         if commit.arrivals:
             self._notifications.publish(commit.arrivals)
         if self._server_clock is not None:
             self._server_clock.follow(commit.now)
         return commit
+
+    def _transact(self, calls: Sequence[Call], now: Instant | None, *, shared: bool) -> Commit:
+        commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
+        return commit
+
+    def _commit_rest(self, calls: Sequence[Call], commit: Commit) -> Commit:
+        """Execute calls that a transaction left to one which nothing runs beside. If that fails, all others have
+        happened."""
+        left = [index for index, result in enumerate(commit.results) if result is LEFT]
+        try:
+            rest = self._transact([calls[index] for index in left], commit.now, shared=False)
+        except (StoreError, OutcomeUnknown) as problem:
+            rest = Commit([problem] * len(left), {}, commit.now)
+        for index, result in zip(left, rest.results, strict=True):
+            commit.results[index] = result
+        arrivals = Counter(commit.arrivals)
+        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: there is a new time to wait for
+        return Commit(commit.results, arrivals, commit.now)
 
     def read(self, query: Query) -> Any:
         if isinstance(query, GetOverdue) and query.queue is None:  # only maintenance asks, and no caller waits for it
@@ -143,7 +164,7 @@ class PostgresStore:
             session.execute(_KEEP_QUEUE, (self.namespace, put.queue))
             queues = Queues.read(session, self.namespace)
             batch = Batch(session, instant, queues, BlockAllocator(session, first), self.namespace, self.name)
-            receipts = put_batch(batch, (put,))[0]
+            receipts = put_batch(batch, (put,))
             write_pending(batch)
             self._marks.lower(session, self._below(batch))
             for name in batch.arrivals:
@@ -214,6 +235,7 @@ class PostgresStore:
             self._queues = Queues.read(session, self.namespace)
         instant = self._instant(server_now) if now is None else now
         batch = Batch(session, instant, self._queues, BlockAllocator(session, first), self.namespace, self.name)
+        batch.is_shared = shared
         results = execute_calls(batch, calls)
         for call in calls:
             if isinstance(call, UpdateQueue) and (row := batch.by_name.get(call.name)) is not None:

@@ -7,9 +7,9 @@ of `redrive.stores.rules`, on what it reads while it has the lock of the namespa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from redrive.clock import Clock, Instant, ServerClock
@@ -17,7 +17,7 @@ from redrive.contract import Call, Query
 from redrive.contract.admin_calls import DeleteQueue
 from redrive.contract.base import in_commit_order
 from redrive.contract.item_calls import Put
-from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Import, Receive
+from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.errors import (
     Closed,
     InvalidInput,
@@ -29,8 +29,6 @@ from redrive.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from redrive.model.arrival import ledger_key
-from redrive.model.ids import ItemId
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import Commit, Durability
@@ -46,6 +44,7 @@ from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import execute_calls
+from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
 
 _MAX_LOST_LOCKS = 5
 """How often a batch is executed again after its lock expired."""
@@ -230,12 +229,10 @@ class RedisStore:
             queues = queues_to_clean(session, queues, now)
         state = RedisState(session, self.namespace, self.name, queues, grant.last, grant.version)
         state.begin(now)
-        state.queues.load(_queues_of(calls))
-        session.load(chain.from_iterable(call.item_ids for call in calls))
-        for names in _names_of(calls):
+        state.queues.load(queues_of(calls))
+        session.load(ids_of(calls))
+        for names in names_of(calls):
             state.prefetch(*names)
-        closed = (ledger_key(id) for call in calls if isinstance(call, CloseMove) for id in call.source_ids)
-        session.prefetch_names["sources"].extend(closed)
         results: list[Any] = [None] * len(calls)
         for position in in_commit_order(calls):
             try:
@@ -285,25 +282,3 @@ def _part_of(position: int, call: Call) -> str:
     if isinstance(call, DeleteQueue):
         return f"deletion {position}"
     return "takes space" if call.takes_space else "rest"
-
-
-def _queues_of(calls: Sequence[Call]) -> list[str]:
-    return [call.queue for call in calls if isinstance(call, Put | Import | Receive)]
-
-
-def _names_of(calls: Sequence[Call]) -> Iterator[tuple[str, str, list[str]]]:
-    """Return idempotency keys and source ids that calls need, as queue, kind and names, to read them together."""
-    for call in calls:
-        for put in call.puts:
-            yield put.queue, "keys", [item.idempotency_key for item in put.items if item.idempotency_key is not None]
-            source_ids = [item.source_id for item in put.items if item.source_id is not None]
-            yield put.queue, "sources", _ledger_names(source_ids)
-        match call:
-            case Import():
-                yield call.queue, "sources", _ledger_names(call.item_ids)
-            case Receive():
-                yield call.queue, "sources", _ledger_names([call.move.item.id])
-
-
-def _ledger_names(source_ids: Sequence[ItemId]) -> list[str]:
-    return [*source_ids, *map(ledger_key, source_ids)]

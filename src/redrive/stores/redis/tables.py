@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Set
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence, Set
 from itertools import chain, takewhile
 from typing import Generic, TypeVar, cast
 
@@ -255,7 +255,7 @@ class RedisResults(ResultTable):
         (raw,) = self._session.fetch(("GET", self._key(id)))
         return None if raw is None else decode_kept_result(raw, now)
 
-    def keep(self, ids: Iterable[ItemId], result: KeptResult, until: Instant) -> None:
+    def keep(self, ids: Sequence[ItemId], result: KeptResult, until: Instant) -> None:
         for id in ids:
             self._session.write("SET", self._key(id), encode_kept_result(result, until))
             self._until.add(id, (until,))

@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -125,8 +125,15 @@ class KnownKey(NamedTuple):
     ends_with_item: bool
 
 
+LEFT = object()
+"""The result of a call that is left for a transaction which nothing runs beside."""
+
+
 class Batch:
     """One transaction."""
+
+    has_lanes: ClassVar[bool] = True
+    """Whether frequent calls have lanes. Tests set it to False, to compare lanes with the rules."""
 
     __slots__ = (
         "_ended",
@@ -140,6 +147,7 @@ class Batch:
         "count_deltas",
         "gates_changed",
         "groups",
+        "is_shared",
         "known_keys",
         "namespace",
         "namespace_key",
@@ -195,6 +203,8 @@ class Batch:
         """Queues whose count deltas were rolled up."""
         self.replying: set[int] = set()
         """Queues that have their first item which names a queue for replies."""
+        self.is_shared = False
+        """Whether other transactions of the namespace may run beside this one."""
         self.gates_changed = False
         """Whether `set_gates` wrote the gates of a queue."""
 

@@ -1,41 +1,47 @@
-"""Bulk changes: many uniform items in a handful of statements.
+"""Bulk changes: many uniform dead letters in a handful of statements.
 
-Uniform are dead items that return to work in their queue or are archived, and archived dead items that are restored or
-purged. An item that needs an individual check (another queue, a size limit, an idempotency key) is not. Most operations
-change uniform items only; a step that meets any other item changes nothing here and goes item by item.
+Uniform are dead items that return to work in their queue or are archived, and archived items that are restored or
+purged, if only their status decides how they are changed: no other queue, no size limit, no idempotency key. Most
+operations change such items only; a call that meets any other item changes nothing here and follows the rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from redrive.contract.admin_calls import ManualTarget
+from redrive.contract.admin_calls import ManualChange, ManualTarget, StepOperation
 from redrive.errors import RedriveError
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
-from redrive.model.filter import MAX_EXAMINED, Filter
-from redrive.model.ids import ItemId, make_id, parse_id
+from redrive.model.filter import MAX_EXAMINED
+from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ManualAction
+from redrive.model.operation import Operation, OperationStatus, after_step
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.item_rows import DROPPED, STATE_COLUMNS
+from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.queue_rows import QueueRow
+from redrive.stores.relational.state import SqlState
+from redrive.stores.rules.operations import save_step
 
 _DELIVERY = '"delivery":'
 
 BULK_THRESHOLD = 4
 """Up to this many, changing items one by one costs no more."""
 
+_MAX_CHUNKS = 16
+"""Items of several queues that alternate more often are changed one by one."""
 _ENDED = """
-    SELECT e.item_no, i.id_suffix, e.queue, e.death_no, e.entries, e.dead_reason, i.expire_timeout,
-        i.source_id IS NULL, i.idempotency_key IS NULL, e.held_by IS NULL, e.status, e.archived_from,
-        e.deliveries, e.attempts, e.failures, e.losses, e.redrives
+    SELECT e.item_no, i.id_suffix, e.queue, e.death_no, e.dead_reason, e.deliveries, e.attempts, e.failures, e.losses,
+        e.redrives
     FROM redrive_finished AS e CROSS JOIN redrive_item AS i ON i.item_no = e.item_no WHERE e.item_no IN carray(?)"""
 _READY = f"""
     INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS})
@@ -73,30 +79,15 @@ class BulkChunk(msgspec.Struct, frozen=True):
     """Some have a history that is as long as it can get."""
 
 
-def make_chunk(
-    batch: Batch, row: QueueRow, numbers: Sequence[int], deaths: Sequence[int], *, timeouts: bool, entries: int
-) -> BulkChunk:
-    """A lot; `entries` is how long the longest history is."""
-    long = entries >= HISTORY_FIRST + HISTORY_LAST
-    return BulkChunk(row, len(numbers), batch.table(numbers), batch.table(deaths), timeouts, long)
-
-
 class UniformItem(msgspec.Struct, frozen=True, gc=False):
-    """One of many items that are changed together."""
+    """One of many items that a call lists."""
 
     item_no: int
     id_suffix: int
     queue: int
     death_no: int
-    entries: int
     dead_reason: str
     """None only where it is purged."""
-    expire_timeout: int | None
-    unmoved: bool
-    keyless: bool
-    unheld: bool
-    status: str
-    archived_from: str | None
     deliveries: int
     attempts: int
     failures: int
@@ -114,80 +105,58 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
         return make_id(self.item_no, self.id_suffix)
 
 
-def find_uniform(batch: Batch, action: ManualAction, targets: Sequence[ManualTarget]) -> Mapping[ItemId, UniformItem]:
-    """Return the targets that can be changed together, by id; read with one query."""
-    if (
-        action.verb not in _CHANGES
-        or len(targets) <= BULK_THRESHOLD
-        or len({target.id for target in targets}) < len(targets)
-    ):
-        return {}
-    found: dict[ItemId, UniformItem] = {}
-    id_suffixes = dict(_parsed(targets))
-    if not id_suffixes:
-        return found
-    numbers = batch.table(id_suffixes)
-    # An item that is listed under an old id too would be changed twice: it is left to be followed there.
-    twice = {
-        item_no
-        for (item_no,) in batch.execute(
-            "SELECT item_no FROM redrive_former_id WHERE old_item_no IN carray(?)", (numbers,)
-        )
-    }
-    for row in batch.execute(_ENDED, (numbers,)):
-        item = UniformItem(*row)
-        if item.item_no in twice or item.id_suffix != id_suffixes[item.item_no] or item.queue not in batch.by_key:
-            continue
-        if _is_plain(batch, action, item):
-            found[item.id] = item
-    return found
+def change_uniform(state: SqlState, call: ManualChange) -> tuple[Settled, ...] | None:
+    """Change all targets together. None if there are few, or one of them is not like the others."""
+    batch, action = state.batch, ManualAction(call.verb, call.actor, call.note, call.to, call.force)
+    if call.verb not in _CHANGES or len(call.targets) <= BULK_THRESHOLD:
+        return None
+    items = _listed(batch, call.targets)
+    chunks = None if items is None else _chunks(batch, action, [(it.death_no, it.item_no, it.queue) for it in items])
+    if items is None or chunks is None:
+        return None
+    change, settle = _CHANGES[call.verb]
+    for chunk in chunks:
+        change(batch, action, chunk)
+    queue = chunks[0].row.queue.name if len({chunk.row.key for chunk in chunks}) == 1 else None
+    state.write_audit(call.actor, str(call.verb), queue, tuple(item.id for item in items), len(items), call.note)
+    return tuple(settle(batch, item) for item in items)
 
 
-def change_uniform(batch: Batch, action: ManualAction, items: Sequence[UniformItem]) -> list[Settled]:
-    """Change uniform items, in this order."""
-    change, settle = _CHANGES[action.verb]
-    queues: dict[int, list[UniformItem]] = {}
-    for item in items:
-        queues.setdefault(item.queue, []).append(item)
-    for queue, members in queues.items():
-        timeouts = any(item.expire_timeout is not None for item in members)
-        entries = max(item.entries for item in members)
-        numbers, dead = [item.item_no for item in members], [item.death_no for item in members]
-        change(batch, action, make_chunk(batch, batch.by_key[queue], numbers, dead, timeouts=timeouts, entries=entries))
-    return [settle(batch, item) for item in items]
+def _listed(batch: Batch, targets: Sequence[ManualTarget]) -> list[UniformItem] | None:
+    """Return the items of all targets, in order; None if one of them has not ended, is listed twice, or is edited."""
+    if any(target.payload is not None or target.headers is not None for target in targets):
+        return None
+    ids = [id for id in _parsed(targets) if id[0] <= MAX_NUMBER]
+    rows = batch.execute(_ENDED, (batch.table([number for number, _ in ids]),)).fetchall()
+    found = {(item.item_no, item.id_suffix): item for item in (UniformItem(*row) for row in rows)}
+    if len(found) < len(targets) or len(set(ids)) < len(targets):
+        return None
+    return [found[id] for id in ids] if found.keys() == set(ids) else None
 
 
-def apply_chunk(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
-    """Change items that the caller knows to be uniform."""
-    _CHANGES[action.verb][0](batch, action, chunk)
+def step_over_uniform(state: SqlState, call: StepOperation) -> Operation | None:
+    """Make a step of an operation over uniform dead letters. None if some are not. Canaries are changed one by
+    one."""
+    batch, operation = state.batch, state.operations.get(call.id)
+    if operation is None or operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
+        return None
+    if operation.canaries_left or (index := _index(batch, operation)) is None:
+        return None
+    found, position, exhausted = _find(batch, operation, index, call.limit)
+    action = ManualAction.of(operation)
+    chunks = _chunks(batch, action, found)
+    if chunks is None:
+        return None
+    for chunk in chunks:
+        _CHANGES[action.verb][0](batch, action, chunk)
+    state.operations.remember_all(operation, [item_no for _, item_no, _ in found])
+    return save_step(state, after_step(operation, batch.now, (), (), position, exhausted, unnamed=len(found)))
 
 
 def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
     for target in targets:
-        if target.payload is None and target.headers is None:
-            try:
-                yield parse_id(target.id)
-            except RedriveError:
-                continue
-
-
-def _is_plain(batch: Batch, action: ManualAction, item: UniformItem) -> bool:
-    """Return whether only its status decides how it is changed."""
-    if not item.unheld:
-        return False
-    match action.verb:
-        case Verb.PURGE:
-            return item.status in (Status.ARCHIVED, DROPPED)
-        case Verb.RESTORE:
-            return item.status == Status.ARCHIVED and item.archived_from == Status.DEAD
-        case Verb.ARCHIVE:
-            return item.status == Status.DEAD
-        case _:
-            row = batch.by_key[item.queue]
-            # One that was never moved died where it is; another one may have to go back to where it died.
-            in_place = action.verb is Verb.RETRY or (item.unmoved and action.to in (None, row.queue.name))
-            free = item.keyless and row.settings.max_size is None
-            return item.status == Status.DEAD and in_place and free
+        with contextlib.suppress(RedriveError):  # the rules report it
+            yield parse_id(target.id)
 
 
 def _revive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
@@ -237,9 +206,14 @@ def _purge(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
     told = (chunk.row.queue.name, chunk.numbers, chunk.count, action.actor, action.operation, Status.ARCHIVED)
     feed.append_events(batch, FeedKind.REMOVED, *told)
     dead_letters.remove_dead_letters(batch, chunk.death_nos)
-    for table in ("finished", "item", "history", "death", "former_id"):
-        batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (chunk.numbers,))
+    delete_finished(batch, chunk.numbers)
     batch.count_status(chunk.row.key, Status.ARCHIVED, -chunk.count)
+
+
+def delete_finished(batch: Batch, numbers: Any) -> None:
+    """Delete items that are finished and have no holders, with everything about them but index entries."""
+    for table in ("finished", "item", "history", "death", "former_id"):
+        batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (numbers,))
 
 
 def _revived(batch: Batch, item: UniformItem) -> Settled:
@@ -308,42 +282,18 @@ _PLAIN = {
     Verb.REDRIVE: "e.status = 'dead' AND e.held_by IS NULL AND i.idempotency_key IS NULL AND i.source_id IS NULL",
     Verb.ARCHIVE: "e.status = 'dead'",
     Verb.RESTORE: "e.status = 'archived' AND e.archived_from = 'dead'",
-    Verb.PURGE: "e.held_by IS NULL",
+    Verb.PURGE: "e.status IN ('archived', 'dropped') AND e.held_by IS NULL",
 }
-"""The status of items for which only that decides how a verb changes them."""
+"""The condition that only the status of an item decides how a verb changes it."""
 
 
-class BulkStep(msgspec.Struct, frozen=True):
-    """What a step changed: everything that it met."""
-
-    numbers: list[int]
-    """The `n` of each item."""
-    position: int | None
-    exhausted: bool
-
-
-def bulk_step(
-    batch: Batch, action: ManualAction, where: Filter, after: int | None, up_to: int, limit: int
-) -> BulkStep | None:
-    """Change the next items that match, all of them. None where this is not the way, and nothing was changed."""
-    index = _index(batch, action, where)
-    if index is None:
-        return None
-    found, position, exhausted = _find(batch, where, index, after or 0, up_to, limit)
-    chunks = _chunks(batch, action, found)
-    if chunks is None:
-        return None
-    for each in chunks:
-        apply_chunk(batch, action, each)
-    return BulkStep([item_no for _, item_no, _ in found], position, exhausted)
-
-
-def _index(batch: Batch, action: ManualAction, where: Filter) -> tuple[str, tuple[Any, ...]] | None:
+def _index(batch: Batch, operation: Operation) -> tuple[str, tuple[Any, ...]] | None:
     """Return the index condition; None if no statement finds the dead letters in the order of their deaths."""
+    where = operation.where
     given = {name for name in where.__struct_fields__ if getattr(where, name) is not None}
     if (
-        action.verb not in _SHELF
-        or where.status is not _SHELF[action.verb]
+        operation.verb not in _SHELF
+        or where.status is not _SHELF[operation.verb]
         or not given <= _INDEXED | _CONDITIONS.keys()
     ):
         return None
@@ -361,14 +311,15 @@ def _index(batch: Batch, action: ManualAction, where: Filter) -> tuple[str, tupl
 
 
 def _find(
-    batch: Batch, where: Filter, index: tuple[str, tuple[Any, ...]], after: int, up_to: int, limit: int
+    batch: Batch, operation: Operation, index: tuple[str, tuple[Any, ...]], limit: int
 ) -> tuple[list[tuple[int, int, int]], int | None, bool]:
     """Return the next matching dead letters (death_no, item_no, queue), the position, and whether it is the end."""
+    where = operation.where
     asked = {name: value for name in _CONDITIONS if (value := getattr(where, name)) is not None}
     conditions = " AND ".join(_CONDITIONS[name] for name in asked) or "true"
     columns = ", reason, error_class, died_at, attempts" if asked else ""
     following = _NEXT.format(columns=columns, index=index[0])
-    bounds = (*index[1], after, up_to, MAX_EXAMINED)
+    bounds = (*index[1], operation.position or 0, operation.mark, MAX_EXAMINED)
     meant = _MEANT.format(next=following, conditions=conditions)
     found = batch.execute(meant, (*bounds, *asked.values(), limit + 1)).fetchall()
     if len(found) > limit:
@@ -378,22 +329,21 @@ def _find(
 
 
 def _chunks(batch: Batch, action: ManualAction, found: list[tuple[int, int, int]]) -> list[BulkChunk] | None:
-    """Return the items by queue; None if one of them must be checked individually."""
-    queues: dict[int, tuple[list[int], list[int]]] = {}
-    for death_no, item_no, queue in found:
-        numbers, dead = queues.setdefault(queue, ([], []))
-        numbers.append(item_no)
-        dead.append(death_no)
-    chunks = []
+    """Return the items by runs of one queue, so that they are changed in their order; None if one of them must be
+    checked individually."""
+    chunks: list[BulkChunk] = []
     statement = _STANDING.format(plain=_PLAIN[action.verb])
-    for queue, (numbers, dead) in queues.items():
+    for queue, members in itertools.groupby(found, key=lambda each: each[2]):
         row = batch.by_key.get(queue)
-        if row is None or action.to not in (None, row.queue.name):
+        if row is None or action.to not in (None, row.queue.name) or len(chunks) == _MAX_CHUNKS:
             return None
         if action.verb in _REVIVES and row.settings.max_size is not None:
             return None
-        count, entries, timeouts, plain = batch.execute(statement, (batch.table(numbers),)).get
+        dead, numbers, _ = zip(*members, strict=True)
+        table = batch.table(numbers)
+        count, entries, timeouts, plain = batch.execute(statement, (table,)).get
         if count < len(numbers) or plain < count:
             return None
-        chunks.append(make_chunk(batch, row, numbers, dead, timeouts=bool(timeouts), entries=entries))
+        long = entries >= HISTORY_FIRST + HISTORY_LAST
+        chunks.append(BulkChunk(row, count, table, batch.table(dead), bool(timeouts), long))
     return chunks

@@ -19,7 +19,6 @@ from redrive.model.item import Death
 from redrive.model.payload import JSON
 from redrive.model.search_terms import MAX_INDEXED_CHARS, search_terms_of
 from redrive.stores.relational.batch import Batch, GroupChange, Stage, UnindexedLetter
-from redrive.stores.relational.item_details import DeadLetterDetails, item_details
 from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.search_scope import SearchScope
 from redrive.stores.relational.session import Executor
@@ -163,8 +162,7 @@ _INSERT_LETTER = """
         deliveries, attempts, failures, losses)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _DELETE = "DELETE FROM redrive_dead_letter WHERE death_no = ?"
-_SET_SECTION = "UPDATE redrive_dead_letter SET section = ? WHERE death_no = ?"
-_MOVE = "UPDATE redrive_dead_letter SET item_no = ?, queue = ? WHERE death_no = ?"
+_UPDATE_LETTER = "UPDATE redrive_dead_letter SET item_no = ?, queue = ?, section = ? WHERE death_no = ?"
 _CONTENTS = f"""
     SELECT item_no, substr(payload, 1, {MAX_INDEXED_CHARS}), content_type FROM redrive_item
     WHERE item_no IN carray(?)"""
@@ -176,83 +174,48 @@ _COUNTED = f"""
     FROM redrive_dead_letter WHERE death_no IN carray(?) AND section > 0 GROUP BY queue, fingerprint, hour"""
 
 
-def add_dead_letter(batch: Batch, item_row: ItemRow, death: Death, text: str, *, archived: bool = False) -> None:
-    """Add an item to the index, as a dead letter or as archived. `text` is indexed beside error type and payload."""
-    assert item_row.death_no is None
-    death_no, cause, counters = batch.allocate(), death.cause, death.counters
-    item_row.death_no, item_row.details = death_no, None
-    batch.write(
-        _INSERT_LETTER,
-        (
-            death_no,
-            item_row.item_no,
-            item_row.queue,
-            -batch.namespace_key if archived else batch.namespace_key,
-            death.at,
-            death.reason.value,
-            cause.fingerprint,
-            names_of(cause.error_type)[-1],
-            cause.error_type,
-            cause.error_class.value,
-            counters.deliveries,
-            counters.attempts,
-            counters.failures,
-            counters.losses,
-        ),
-    )
-    if batch.by_key[item_row.queue].settings.search:
-        batch.unindexed[death_no] = UnindexedLetter(item_row.item_no, cause.error_type, text)
-    if not archived:
-        _count_letter(batch, item_row.queue, cause.fingerprint, death.at, 1)
+def add_dead_letter(batch: Batch, item_row: ItemRow, death: Death, text: str) -> None:
+    """Number an item that died, and add it to the index. `text` is indexed beside error type and payload."""
+    item_row.death_no = batch.allocate()
+    search = batch.by_key[item_row.queue].settings.search
+    insert_letter(batch, item_row, death, text if search else None)
+    count_letter(batch, item_row.queue, death.cause.fingerprint, death.at, 1)
 
 
-def add_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
-    """Add an archived item that was no dead letter: it has no cause and no search terms. Retention counts from `at`."""
-    item_row.death_no, item_row.details = batch.allocate(), None
+def insert_letter(batch: Batch, item_row: ItemRow, death: Death, text: str | None, *, archived: bool = False) -> None:
+    """Write the entry of a dead letter, or of an archived one. Without a `text` it is found by no words."""
+    cause, counters = death.cause, death.counters
+    names = (cause.fingerprint, names_of(cause.error_type)[-1], cause.error_type, cause.error_class.value)
+    counted = (counters.deliveries, counters.attempts, counters.failures, counters.losses)
+    key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=archived))
+    batch.write(_INSERT_LETTER, (*key, death.at, death.reason.value, *names, *counted))
+    if text is not None:
+        assert item_row.death_no is not None
+        batch.unindexed[item_row.death_no] = UnindexedLetter(item_row.item_no, cause.error_type, text)
+
+
+def insert_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
+    """Write the entry of an archived item that was no dead letter: it has no cause. Retention counts from `at`."""
     counted = (item_row.deliveries, item_row.attempts, item_row.failures, item_row.losses)
-    place = (item_row.death_no, item_row.item_no, item_row.queue, -batch.namespace_key)
+    key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=True))
     no_cause = [""] * 5
-    batch.write(_INSERT_LETTER, (*place, at, *no_cause, *counted))
+    batch.write(_INSERT_LETTER, (*key, at, *no_cause, *counted))
 
 
-def remove_dead_letter(batch: Batch, item_row: ItemRow) -> None:
-    """Remove an item from the index: it was redriven, completed or deleted."""
-    if item_row.death_no is None:
-        return
-    queue, section, fingerprint, died_at = _details(batch, item_row)
-    batch.write(_DELETE, (item_row.death_no,), Stage.DELETE_ITEM)
-    if batch.unindexed.pop(item_row.death_no, None) is None:
-        batch.write(_INSERT_TOMBSTONE, (item_row.death_no,))
-    item_row.death_no = None
-    if section > 0:
-        _count_letter(batch, queue, fingerprint, died_at, -1)
+def update_letter(batch: Batch, item_row: ItemRow, *, archived: bool) -> None:
+    """The item of an entry was moved, archived or restored."""
+    section = _section(batch, archived=archived)
+    batch.write(_UPDATE_LETTER, (item_row.item_no, item_row.queue, section, item_row.death_no))
 
 
-def archive_dead_letter(batch: Batch, item_row: ItemRow) -> None:
-    """Mark a dead letter as archived. It keeps its cause, and is restored with it."""
-    _, section, fingerprint, died_at = _details(batch, item_row)
-    batch.write(_SET_SECTION, (-section, item_row.death_no))
-    _count_letter(batch, item_row.queue, fingerprint, died_at, -1)
+def delete_letter(batch: Batch, death_no: int) -> None:
+    """Delete an entry: its item was redriven, completed or deleted."""
+    batch.write(_DELETE, (death_no,), Stage.DELETE_ITEM)
+    batch.write(_INSERT_TOMBSTONE, (death_no,))
 
 
-def restore_dead_letter(batch: Batch, item_row: ItemRow) -> None:
-    """Mark an archived item as a dead letter again."""
-    _, section, fingerprint, died_at = _details(batch, item_row)
-    batch.write(_SET_SECTION, (-section, item_row.death_no))
-    _count_letter(batch, item_row.queue, fingerprint, died_at, 1)
-
-
-def move_dead_letter(batch: Batch, item_row: ItemRow, from_queue: int) -> None:
-    """Update the index after a move. `item_row` has its new number and queue."""
-    if item_row.death_no is None:
-        return
-    _, section, fingerprint, died_at = _details(batch, item_row)
-    batch.write(_MOVE, (item_row.item_no, item_row.queue, item_row.death_no))
-    if unindexed := batch.unindexed.get(item_row.death_no):
-        batch.unindexed[item_row.death_no] = unindexed._replace(item_no=item_row.item_no)
-    if section > 0:
-        _count_letter(batch, from_queue, fingerprint, died_at, -1)
-        _count_letter(batch, item_row.queue, fingerprint, died_at, 1)
+def _section(batch: Batch, *, archived: bool) -> int:
+    return -batch.namespace_key if archived else batch.namespace_key
 
 
 def remove_dead_letters(batch: Batch, death_nos: Any) -> None:
@@ -287,13 +250,8 @@ def write_search_terms(batch: Batch) -> None:
     unindexed.clear()
 
 
-def _details(batch: Batch, item_row: ItemRow) -> DeadLetterDetails:
-    dead_letter = item_details(batch, item_row).dead_letter
-    assert dead_letter is not None
-    return dead_letter
-
-
-def _count_letter(batch: Batch, queue: int, fingerprint: str, died_at: Instant, delta: int) -> None:
+def count_letter(batch: Batch, queue: int, fingerprint: str, died_at: Instant, delta: int) -> None:
+    """Count a dead letter that a queue got or lost."""
     batch.count_delta(queue, "dead_letters", delta)
     count_in_group(batch, queue, fingerprint, died_at, delta)
 

@@ -7,31 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from redrive.contract import Call
-from redrive.contract.admin_calls import (
-    Hold,
-    ManualChange,
-    QueueCall,
-    Register,
-    SetOperation,
-    StartOperation,
-    StepOperation,
-    Unhold,
-    Unregister,
-)
-from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, Put
-from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire, FinishMove, Import, Promote, Receive
+from redrive.contract.admin_calls import QueueCall, Register, Unregister
+from redrive.contract.base import Rank
+from redrive.contract.item_calls import Complete, LeaseItems, Put
+from redrive.contract.maintenance_calls import ApplyRetention, Promote
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.lease_by_id import lease_by_ids
 from redrive.stores.relational.leases import lease_all
-from redrive.stores.relational.maintenance import apply_retention, expire_all, promote_all
-from redrive.stores.relational.manual_changes import change, hold, unhold
-from redrive.stores.relational.moves import close_move, finish_move, import_items, receive
-from redrive.stores.relational.operations import set_operation, start, step
+from redrive.stores.relational.maintenance import apply_retention, promote_all
 from redrive.stores.relational.puts import put_all
 from redrive.stores.relational.queues import change_queue
 from redrive.stores.relational.registrations import register, unregister
+from redrive.stores.relational.rule_execution import execute_by_rules
 from redrive.stores.relational.settle import settle_all
 
 Handler = Callable[[Batch, Sequence[Any]], list[Any]]
@@ -64,8 +52,8 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     for index, call in enumerate(calls):
         kinds.setdefault(call.rank, []).append(index)
     for kind in sorted(kinds):
-        members = kinds[kind]
-        for index, result in zip(members, _HANDLERS[kind](batch, [calls[i] for i in members]), strict=True):
+        members, handle = kinds[kind], _HANDLERS.get(kind, _BY_RULES)
+        for index, result in zip(members, handle(batch, [calls[i] for i in members]), strict=True):
             results[index] = result
     return results
 
@@ -80,32 +68,31 @@ def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handl
     return lambda batch, calls: [handle(batch, call) for call in calls]
 
 
-_others = _one_by_one(
-    {Promote: promote_all, ApplyRetention: apply_retention, FinishMove: finish_move, CloseMove: close_move}
-)
+_by_statements = _one_by_one({Promote: promote_all, ApplyRetention: apply_retention})
 
 
-def _upkeep(batch: Batch, calls: Sequence[Any]) -> list[Any]:
-    """In their order; items that expired one after the other go together."""
+def _maintain(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    """In their order; those that follow the rules one after the other go together."""
     results: list[Any] = []
-    for expired, members in itertools.groupby(calls, key=lambda call: isinstance(call, Expire)):
-        results += (expire_all if expired else _others)(batch, tuple(members))
+    for statements, members in itertools.groupby(calls, key=lambda call: isinstance(call, Promote | ApplyRetention)):
+        results += (_by_statements if statements else execute_by_rules)(batch, tuple(members))
     return results
 
 
-_HANDLERS: tuple[Handler, ...] = (
-    _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
-    put_all,
-    _one_by_one({Register: register, Unregister: unregister}),
-    _one_by_one({Import: import_items, Receive: receive}),
-    _one_by_one({Hold: hold, Unhold: unhold}),
-    settle_all,
-    _one_by_one({ManualChange: change}),
-    _one_by_one({StartOperation: start, StepOperation: step, SetOperation: set_operation}),
-    _upkeep,
-    _one_by_one({LeaseByIds: lease_by_ids}),
-    lease_all,
-)
-"""The function for each `Rank`."""
+def _with_lane(lane: Handler) -> Handler:
+    """Return the handler of calls that follow the rules too."""
+    return lambda batch, calls: (lane if batch.has_lanes else execute_by_rules)(batch, calls)
+
+
+_HANDLERS: dict[int, Handler] = {
+    Rank.QUEUES: _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
+    Rank.PUTS: _with_lane(put_all),
+    Rank.REGISTRATIONS: _one_by_one({Register: register, Unregister: unregister}),
+    Rank.SETTLES: _with_lane(settle_all),
+    Rank.MAINTENANCE: _maintain,
+    Rank.LEASES: lease_all,
+}
+"""The function for each rank whose calls do not all follow the rules."""
+_BY_RULES: Handler = execute_by_rules
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""

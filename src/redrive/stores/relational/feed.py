@@ -16,7 +16,7 @@ from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.filter import MAX_EXAMINED
-from redrive.model.ids import MAX_NUMBER, ItemId, make_id
+from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import Status
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import known_ids
@@ -89,10 +89,31 @@ def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:
 
 
 def _append(batch: Batch, kind: FeedKind, queue: str, item_no: int, id_suffix: int, detail: _Detail) -> None:
+    _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
+
+
+def _write(
+    batch: Batch, number: int, kind: FeedKind, queue: str, item_no: int, id_suffix: int, detail: _Detail
+) -> None:
     encoded = None if detail == _NO_DETAIL else msgspec.json.encode(detail)
-    batch.write_last(
-        _ENTRY, (batch.allocate(), batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, encoded)
+    batch.write_last(_ENTRY, (number, batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, encoded))
+
+
+def append_entry(batch: Batch, entry: FeedEntry) -> None:
+    """Write an entry that has its number, and that its queue keeps."""
+    id = _NO_ITEM if entry.id is None else parse_id(entry.id)
+    detail = _Detail(
+        entry.source_id,
+        entry.title,
+        entry.reason,
+        entry.actor,
+        entry.operation,
+        entry.from_status,
+        entry.error_class,
+        entry.fingerprint,
+        entry.breaker,
     )
+    _write(batch, entry.number, entry.kind, entry.queue, *id, detail)
 
 
 def append_events(

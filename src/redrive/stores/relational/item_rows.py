@@ -22,7 +22,6 @@ from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.stores.relational.batch import Batch, Stage
 from redrive.stores.relational.holder_index import delete_holders, write_holders
-from redrive.stores.relational.item_details import ItemDetails
 from redrive.stores.relational.low_water_marks import READY
 from redrive.stores.relational.session import Executor
 
@@ -75,8 +74,6 @@ class ItemRow(msgspec.Struct):
     result: Result | None = None
     route: MoveRoute | None = None
     """Its target and reason, while it moves to another store."""
-    details: ItemDetails | None = None
-    """Its content and history, once read: see `item_details`."""
 
     @property
     def id(self) -> ItemId:
@@ -117,6 +114,8 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
     VALUES (?, ?, ?, ?, ?, ?, ?{_MARKS} /*= , {early} */)"""
     for early in range(2)
 )
+_EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
+_EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
 _INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
@@ -125,7 +124,7 @@ _INSERT_MOVING = (
     "INSERT INTO redrive_moving (item_no, namespace, target, since, kind, status) VALUES (?, ?, ?, ?, ?, ?)"
 )
 _FORMER_ID = "SELECT old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no = ?"
-_MOVED = "SELECT item_no FROM redrive_former_id WHERE old_item_no IN carray(?)"
+_MOVED = "SELECT old_item_no, old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no IN carray(?)"
 _EARLIER = "SELECT old_item_no, old_id_suffix FROM redrive_former_id WHERE item_no = ? ORDER BY old_item_no"
 _ID_SUFFIX = "SELECT id_suffix FROM redrive_item WHERE item_no = ?"
 _TABLES = (_ITEMS, _LEASES, _FRESH, _REQUEUED, _SCHEDULED, _FINISHED, _ROUTES)
@@ -202,49 +201,25 @@ def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
     return found
 
 
-def find_by_ids(executor: Executor, ids: Sequence[ItemId]) -> dict[ItemId, ItemRow]:
+def find_by_ids(executor: Executor, ids: Collection[ItemId]) -> dict[ItemId, ItemRow]:
     """Return the state rows of the items that have these ids, or had them before a move."""
-    id_suffixes = dict(_parsed(ids))
-    present = {item_row.id: item_row for item_row in find_all(executor, id_suffixes).values()}
-    found = {id: present.get(id) or find_by_id(executor, id) for id in ids}
-    return {id: item_row for id, item_row in found.items() if item_row is not None}
+    numbers = dict(_parsed(ids))
+    found = {item_row.id: item_row for item_row in find_all(executor, numbers.values()).values()}
+    former = {id: number for id, number in numbers.items() if id not in found}
+    if former:
+        moved = executor.execute(_MOVED, (executor.table(former.values()),)).fetchall()
+        now = {make_id(old, id_suffix): item_no for old, id_suffix, item_no in moved}
+        item_rows = find_all(executor, {now[id] for id in former if id in now})
+        found.update({id: item_rows[now[id]] for id in former if now.get(id) in item_rows})
+    return {id: found[id.lower()] for id in ids if id.lower() in found}  # type: ignore[index]
 
 
-class ReadAhead:
-    """State rows of many items that are changed one after the other, read together before the first change."""
-
-    __slots__ = ("_batch", "_rows")
-
-    def __init__(self, batch: Batch, ids: Sequence[ItemId]) -> None:
-        self._batch = batch
-        self._rows: dict[ItemId, ItemRow] = {}
-        if len(ids) > BULK_THRESHOLD:
-            id_suffixes = dict(_parsed(ids))
-            # An item that is also listed under an old id is changed twice: its row is read again for each change.
-            moved = {item_no for (item_no,) in batch.execute(_MOVED, (batch.table(id_suffixes),)).fetchall()}
-            item_rows = find_all(batch, [item_no for item_no in id_suffixes if item_no not in moved])
-            self._rows = {
-                item_row.id: item_row
-                for item_no, item_row in item_rows.items()
-                if item_row.id_suffix == id_suffixes[item_no]
-            }
-
-    @property
-    def item_rows(self) -> Collection[ItemRow]:
-        """Rows that were found and not taken yet."""
-        return self._rows.values()
-
-    def take(self, id: ItemId) -> ItemRow | None:
-        """Return the current row of an item: the one read ahead, or a new read if it was taken before."""
-        return self._rows.pop(id, None) or find_by_id(self._batch, id)
-
-
-def _parsed(ids: Iterable[ItemId]) -> Iterator[tuple[int, int]]:
+def _parsed(ids: Iterable[ItemId]) -> Iterator[tuple[ItemId, int]]:
     for id in ids:
-        with contextlib.suppress(RedriveError):  # the change of this id reports it
-            number, id_suffix = parse_id(id)
+        with contextlib.suppress(RedriveError):  # no item has what is not an id
+            number, _ = parse_id(id)
             if number <= MAX_NUMBER:
-                yield number, id_suffix
+                yield ItemId(id.lower()), number
 
 
 def _ready(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
@@ -360,6 +335,12 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
+
+
+def extend_row(batch: Batch, item_row: ItemRow, deadline: Instant) -> None:
+    """Set another deadline for the lease of an item."""
+    early = deadline < batch.now + batch.by_key[item_row.queue].settings.lease_timeout
+    batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, item_row.item_no))
 
 
 def insert_retried(

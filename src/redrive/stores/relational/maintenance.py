@@ -1,4 +1,4 @@
-"""Maintenance: due items, expired items, retention, and the roll-up of counts."""
+"""Maintenance: due items, retention, and the roll-up of counts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,22 @@ from redrive.contract.base import (
     LEDGER_RETENTION,
     MAINTENANCE_BATCH,
     OPERATION_RETENTION,
-    RETENTION_ACTOR,
 )
-from redrive.contract.item_calls import StaleSettings
-from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
-from redrive.errors import ItemNotFound, RedriveError, WrongStatus
-from redrive.model.feed import FeedKind
-from redrive.model.ids import ItemId
-from redrive.model.item import HistoryEntry, HistoryEvent, Settled, Status
-from redrive.model.judge import OutcomeKind
-from redrive.model.manual_change import ItemSnapshot, ManualAction
+from redrive.contract.maintenance_calls import ApplyRetention, Promote
+from redrive.model.item import Status
 from redrive.model.queue import QueueSettings
-from redrive.model.state_machine import Verb, allowed_from
-from redrive.stores.relational import replies, verdicts
-from redrive.stores.relational.archive import archive
 from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.bulk_changes import delete_finished
 from redrive.stores.relational.deduplication import KEY_LIVES
-from redrive.stores.relational.item_details import read_details
-from redrive.stores.relational.item_rows import DROPPED, ItemRow, ReadAhead, delete_row, find_all
+from redrive.stores.relational.item_rows import DROPPED, find_all
 from redrive.stores.relational.leases import promote
 from redrive.stores.relational.low_water_marks import above, each_queue
 from redrive.stores.relational.queue_rows import QueueRow
+from redrive.stores.relational.state import SqlState
+from redrive.stores.rules.maintenance import archive_items, purge_items
+from redrive.stores.rules.queue_state import QueueState
+from redrive.stores.rules.record import Record
+from redrive.stores.rules.state import State
 
 _ENDED = (
     "SELECT item_no FROM redrive_finished WHERE queue = ? AND status = ? AND ended_at <= ? ORDER BY ended_at LIMIT ?"
@@ -54,8 +49,10 @@ _QUEUES = """
 _LETTERS = """
     SELECT item_no, died_at FROM redrive_dead_letter INDEXED BY redrive_dead_letter_queue
     WHERE queue = ? AND section = ? ORDER BY death_no"""
-_ARCHIVE = ManualAction(Verb.ARCHIVE, RETENTION_ACTOR)
-_PURGE = ManualAction(Verb.PURGE, RETENTION_ACTOR)
+
+
+_BUSY = (Status.ACTIVE, Status.MOVING)
+_Rule = Callable[[State, QueueState, Sequence[Record]], int]
 
 
 class Retention:
@@ -78,17 +75,15 @@ class Retention:
                 continue
             settings = row.settings
             if settings.archive_after is not None:
-                self._archive(row, self._due(row, section, settings.archive_after))
+                self._change(archive_items, row, self._due(row, section, settings.archive_after))
             if settings.keep_dead is not None:
-                self._purge(row, self._due(row, section, settings.keep_dead))
+                self._change(purge_items, row, self._due(row, section, settings.keep_dead))
         for row, due in self._ended(Status.ARCHIVED.value, lambda settings: settings.keep_archived):
-            self._purge(row, due)
+            self._change(purge_items, row, due)
         for row, due in self._ended(DROPPED, lambda settings: settings.keep_dropped):
-            self._purge(row, due)
+            self._change(purge_items, row, due)
 
-    def _ended(
-        self, status: str, age: Callable[[QueueSettings], int | None]
-    ) -> Iterator[tuple[QueueRow, list[ItemRow]]]:
+    def _ended(self, status: str, age: Callable[[QueueSettings], int | None]) -> Iterator[tuple[QueueRow, list[int]]]:
         """Yield the items of each queue whose retention in that status of redrive_finished has ended."""
         batch = self._batch
         for queue, oldest in batch.execute(_OLDEST_ENDED, (status,)).fetchall():
@@ -97,27 +92,24 @@ class Retention:
             if row is None or keep is None or oldest is None or oldest > batch.now - keep:
                 continue
             old = batch.execute(_ENDED, (row.key, status, batch.now - keep, self.left)).fetchall()
-            item_rows = find_all(batch, [item_no for (item_no,) in old])
-            yield row, sorted(item_rows.values(), key=lambda item_row: item_row.death_no or 0)
+            yield row, [item_no for (item_no,) in old]
 
     def _remove_completed(self) -> None:
-        for _, due in self._ended(Status.COMPLETED.value, lambda settings: settings.keep_completed):
-            for item_row in due:
-                self._remove(item_row)
+        """Completed items are in no index, and not worth a word."""
+        for row, numbers in self._ended(Status.COMPLETED.value, lambda settings: settings.keep_completed):
+            delete_finished(self._batch, self._batch.table(numbers))
+            self._batch.count_status(row.key, Status.COMPLETED, -len(numbers))
+            self.left -= len(numbers)
 
-    def _due(self, row: QueueRow, section: int, age: int) -> list[ItemRow]:
+    def _due(self, row: QueueRow, section: int, age: int) -> list[int]:
         """Return dead letters of a queue whose retention has ended, except those that are leased or moving."""
-        due: list[ItemRow] = []
+        due: list[int] = []
         with contextlib.closing(self._batch.stream(_LETTERS, (row.key, section))) as letters:
             old = self._old(letters, self._batch.now - age)
             while some := list(islice(old, self.left - len(due))):
                 item_rows = find_all(self._batch, some)
-                due += [
-                    item_rows[item_no]
-                    for item_no in some
-                    if item_rows[item_no].status not in (Status.ACTIVE, Status.MOVING)
-                ]
-        read_details(self._batch, due)
+                at_rest = (item_no for item_no in some if item_rows[item_no].status not in _BUSY)
+                due.extend(at_rest)
         return due
 
     def _old(self, letters: Iterable[tuple[int, Instant]], before: int) -> Iterator[int]:
@@ -130,28 +122,13 @@ class Retention:
             if self._ahead <= 0:
                 return
 
-    def _archive(self, row: QueueRow, due: list[ItemRow]) -> None:
-        name = row.queue.name
-        for item_row in due:
-            archive(self._batch, _ARCHIVE, ItemSnapshot(item_row.id, item_row.status, True, queue=name), item_row)
-        self.left -= len(due)
-        self._audit(row, Verb.ARCHIVE, [item_row.id for item_row in due])
-
-    def _purge(self, row: QueueRow, due: list[ItemRow]) -> None:
-        read_details(self._batch, [item_row for item_row in due if item_row.details is None])
-        for item_row in due:
-            self._remove(item_row)
-            verdicts.append_action_event(self._batch, _PURGE, FeedKind.REMOVED, row.queue.name, item_row)
-        self._audit(row, Verb.PURGE, [item_row.id for item_row in due])
-
-    def _remove(self, item_row: ItemRow) -> None:
-        delete_row(self._batch, item_row)
-        verdicts.remove(self._batch, item_row)
-        self.left -= 1
-
-    def _audit(self, row: QueueRow, verb: Verb, ids: list[ItemId]) -> None:
-        if ids:
-            verdicts.audit(self._batch, RETENTION_ACTOR, verb.value, row.queue.name, ids, len(ids))
+    def _change(self, rule: _Rule, row: QueueRow, numbers: list[int]) -> None:
+        """Archive or purge items by the rules, in the order in which the dead are shown."""
+        if numbers:
+            state = SqlState(self._batch)
+            items = sorted(state.load_numbers(numbers), key=lambda item: item.death_number)
+            self.left -= rule(state, state.queues[row.queue.name], items)
+            state.flush()
 
 
 def _delete_some(table: str, key: str, due: str) -> str:
@@ -194,34 +171,6 @@ def promote_all(batch: Batch, call: Promote) -> int:
         if row is not None and promoted < call.limit:
             promoted += promote(batch, row, call.limit - promoted)
     return promoted
-
-
-def expire_all(batch: Batch, calls: Sequence[Expire]) -> list[Settled | StaleSettings | RedriveError]:
-    """Settle expired leases and items."""
-    ahead = ReadAhead(batch, [call.id for call in calls])
-    results: list[Settled | StaleSettings | RedriveError] = []
-    for call in calls:
-        try:
-            results.append(_expire(batch, call, ahead.take(call.id)))
-        except RedriveError as refusal:
-            results.append(refusal)
-    return results
-
-
-def _expire(batch: Batch, call: Expire, item_row: ItemRow | None) -> Settled | StaleSettings:
-    if item_row is None or item_row.queue not in batch.by_key:
-        raise ItemNotFound(call.id)
-    row = batch.by_key[item_row.queue]
-    allowed = allowed_from(Verb.EXPIRE)
-    if item_row.status not in allowed or item_row.expire_deadline is None or item_row.expire_deadline > batch.now:
-        raise WrongStatus(Verb.EXPIRE.value, item_row.id, item_row.status.value, ("past their expire deadline",))
-    if call.version != row.queue.version:
-        return StaleSettings(row.queue)
-    verdicts.check(batch, row, OutcomeKind.EXPIRED, call.verdict)
-    delete_row(batch, item_row)
-    entry = HistoryEntry(batch.now, HistoryEvent.EXPIRED, row.queue.name, item_row.deliveries)
-    verdicts.record(batch, item_row, entry)
-    return replies.apply_verdict(batch, item_row, call.verdict, entry)
 
 
 def apply_retention(batch: Batch, call: ApplyRetention) -> int:

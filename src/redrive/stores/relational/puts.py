@@ -1,29 +1,31 @@
-"""Puts: many plain items in one statement, everything else row by row."""
+"""Puts: many plain items in one statement, those with options row by row, and the rest by the rules."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failure, has_stale_verdict
+from redrive.contract.item_calls import NewItem, Put, check_failure
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import PayloadTooLarge, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.holder import ItemHolder
 from redrive.model.ids import PARTITION_BITS, ItemId, make_id
 from redrive.model.item import NO_OVERRIDES, HistoryEntry, HistoryEvent, Receipt, Status
-from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
+from redrive.model.judge import RetryVerdict
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, KnownKey, random_salt
-from redrive.stores.relational.deduplication import KnownItem, find_known, read_keys, remember_key, remember_source
-from redrive.stores.relational.item_rows import ItemRow, delete_row, find_by_id, insert_retried, insert_row
+from redrive.stores.relational.deduplication import find_known, read_keys, remember_key
+from redrive.stores.relational.item_rows import ItemRow, insert_retried, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
+from redrive.stores.relational.rule_execution import execute_by_rules, put_by_rules
 
 _PLAIN_ITEMS = f"""
     INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, content_type, expire_timeout, payload)
@@ -61,17 +63,18 @@ class _CheckedPut(msgspec.Struct):
     items: tuple[NewItem, ...]
     group: _InsertBatch | None
     """What all items share, if they differ only in their payload; then they are inserted with others."""
-    known: dict[int, KnownItem]
-    """Items that exist already, by position."""
+    known: dict[int, ItemId | None]
+    """Items that exist already, by position; None: one of the same call."""
 
 
 def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
-    """Execute put calls separately. Plain items of a queue are inserted together."""
-    results: list[Any] = []
+    """Execute put calls separately. Plain items of a queue are inserted together, odd ones follow the rules."""
+    results: list[Any] = [None] * len(calls)
+    odd: list[int] = []
     groups: _InsertBatches = {}
     by_name = batch.by_name
     read_keys(batch, calls)
-    for call in calls:
+    for index, call in enumerate(calls):
         row = by_name.get(call.queue)
         item = call.items[0] if len(call.items) == 1 else None
         if row is not None and item is not None and item.is_plain and len(item.payload) <= row.plain_put_max_bytes:
@@ -83,78 +86,80 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
             payloads, owners = groups[group]
             payloads.append(item.payload)
             owners.append((receipts, 0))
-            results.append(receipts)
+            results[index] = receipts
             continue
-        if row is not None and item is not None and (receipt := _put_retried(batch, row, item)) is not None:
-            results.append((receipt,))
-            continue
-        try:
-            if row is not None and has_stale_verdict(call, row.queue):
-                results.append(StaleSettings(row.queue))
-            else:
-                results.append(_write(batch, _check(batch, call), groups))
-        except RedriveError as refusal:
-            results.append(refusal)
+        retried = row is not None and item is not None and _is_retried(batch, row, item)
+        if odd and (retried or not is_odd_put(call)):  # the keys of those before it may be its own
+            _put_odd(batch, calls, odd, results)
+            retried = retried and _is_retried(batch, row, item)  # type: ignore[arg-type]  # neither is None
+        if retried:
+            results[index] = (_put_retried(batch, row, item),)  # type: ignore[arg-type]
+        elif is_odd_put(call):
+            odd.append(index)
+        else:
+            results[index] = _put_or_refuse(batch, call, groups)
+    _put_odd(batch, calls, odd, results)
     _write_insert_batches(batch, groups)
     batch.known_keys.clear()  # the calls that follow may end the items of some
     return [tuple(result) if result.__class__ is list else result for result in results]
 
 
+def is_odd_put(call: Put) -> bool:
+    """Return whether it brings failures, or items that came from elsewhere."""
+    return any(item.failure is not None or item.source_id is not None for item in call.items)
+
+
+def _put_odd(batch: Batch, calls: Sequence[Put], odd: list[int], results: list[Any]) -> None:
+    """Execute calls by the rules."""
+    if odd:
+        for index, result in zip(odd, execute_by_rules(batch, [calls[index] for index in odd]), strict=True):
+            results[index] = result
+        odd.clear()
+
+
+def _put_or_refuse(batch: Batch, call: Put, groups: _InsertBatches) -> list[Receipt] | RedriveError:
+    try:
+        return _write(batch, _check(batch, call), groups)
+    except RedriveError as refusal:
+        return refusal
+
+
 def put_batch(
-    batch: Batch,
-    calls: Sequence[Put],
-    leaving: int | None = None,
-    completes: int | None = None,
-    *,
-    passing: bool = False,
-) -> list[tuple[Receipt, ...]]:
-    """Execute all of these calls, which bring no failures, or none. Raises the first refusal before writing.
+    batch: Batch, calls: Sequence[Put], leaving: int | None = None, completes: int | None = None
+) -> tuple[Receipt, ...]:
+    """Execute all of these calls, which are part of another one, or none. Raises the first refusal before writing.
 
     `leaving` is the key of the queue that an item leaves in the same transaction, which makes room there; `completes`
-    the number of the item if it is completed, which frees its idempotency key. What is `passing` leaves its queue in
-    the same transaction, so that the limits of the queue do not apply.
+    the number of the item if it is completed, which frees its idempotency key.
     """
+    if any(map(is_odd_put, calls)):
+        return put_by_rules(batch, calls)
     merged: dict[str, tuple[NewItem, ...]] = {}
     for call in calls:
         merged[call.queue] = merged.get(call.queue, ()) + call.items
-    checked = [
-        _check(batch, Put(queue, items), False, leaving, completes, passing=passing) for queue, items in merged.items()
-    ]
+    checked = [_check(batch, Put(queue, items), False, leaving, completes) for queue, items in merged.items()]
     groups: _InsertBatches = {}
     receipts = [_write(batch, each, groups) for each in checked]
     _write_insert_batches(batch, groups)
-    return [tuple(each) for each in receipts]
+    return tuple(itertools.chain.from_iterable(receipts))
 
 
 def _check(
-    batch: Batch,
-    call: Put,
-    alone: bool = True,
-    leaving: int | None = None,
-    completes: int | None = None,
-    *,
-    passing: bool = False,
+    batch: Batch, call: Put, alone: bool = True, leaving: int | None = None, completes: int | None = None
 ) -> _CheckedPut:
     """Check a put call; raises its refusal. Only a put `alone`, not part of another call, brings failures."""
     row = batch.queue(call.queue)
     largest = row.settings.max_payload_size
     groups: set[_InsertBatch | None] = set()
-    born_dead: list[int] = []
-    for position, item in enumerate(call.items):
-        if len(item.payload) > largest and not passing:
+    for item in call.items:
+        if len(item.payload) > largest:
             raise PayloadTooLarge("payload", len(item.payload), largest, "max_payload_size")
         if not item.is_plain:
             check_failure(item, alone=alone)
-        if item.verdict is not None:
-            verdicts.check(batch, row, OutcomeKind.FAILED, item.verdict)
-            if isinstance(item.verdict, Dead):
-                born_dead.append(position)
         groups.add((row.key, item.content_type, item.priority, item.expire_timeout) if item.is_plain else None)
     group = groups.pop() if len(groups) == 1 else None
     known = find_known(batch, row, call.items, completes) if group is None else {}
-    adding = len(call.items) - len(known) - sum(position not in known for position in born_dead)
-    if not passing:
-        check_max_size(batch, row, adding, leaving=int(leaving == row.key))
+    check_max_size(batch, row, len(call.items) - len(known), leaving=int(leaving == row.key))
     return _CheckedPut(row, call.items, group, known)
 
 
@@ -173,18 +178,16 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
             _write_insert_batches(batch, groups)
         return receipts
     written: dict[str, ItemId] = {}
-    # Before a failure of one of them moves an item to a dead queue, which takes a number too.
     new_ids = {position: batch.allocate_id() for position in range(len(items)) if position not in put.known}
     for position, item in enumerate(items):
-        if (known := put.known.get(position)) is not None:
-            id = known.id or written.get(item.source_id or "") or written[item.idempotency_key or ""]
+        if position in put.known:
+            id = put.known[position] or written[item.idempotency_key or ""]
             receipts[position] = Receipt(id, duplicate=True)
-            if item.failure is not None and not known.ignored:
-                _add_failure(batch, row, id, item)
         else:
             id = _write_with_options(batch, row, item, *new_ids[position])
             receipts[position] = Receipt(id)
-            written.update({key: id for key in (item.source_id, item.idempotency_key) if key is not None})
+            if item.idempotency_key is not None:
+                written[item.idempotency_key] = id
     return receipts
 
 
@@ -228,12 +231,11 @@ def _write_plain(
             feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
 
 
-def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt | None:
-    """Insert a new item that has failed once and is retried, as most captured ones are, with the rows and numbers that
-    `_write_with_options` gives it. None: it is another one, or there is more to check."""
-    failure, verdict = item.failure, item.verdict
-    if (
-        failure is None
+def _is_retried(batch: Batch, row: QueueRow, item: NewItem) -> bool:
+    """Return whether a new item has failed once and is retried, as most captured ones are, and nothing is to check."""
+    verdict = item.verdict
+    return not (
+        item.failure is None
         or verdict.__class__ is not RetryVerdict
         or verdict.status is not Status.FAILED
         or verdict.held_by
@@ -245,8 +247,14 @@ def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt | None:
         or item.source_id is not None
         or item.delay
         or FeedKind.PUT in row.feed_kinds
-    ):
-        return None
+    )
+
+
+def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt:
+    """Insert such an item, with the rows that the rules give it."""
+    failure, verdict = item.failure, item.verdict
+    assert failure is not None
+    assert isinstance(verdict, RetryVerdict)
     now, queue = batch.now, row.queue.name
     number, id_suffix = batch.allocate(3), random_salt() << PARTITION_BITS
     _write_content(batch, row, item, number, id_suffix, None)
@@ -262,8 +270,8 @@ def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt | None:
         _expire_deadline(batch, row, item.expire_timeout),
     )
     batch.arrivals[queue] += not verdict.delay
-    batch.count_delta(row.key, "put_total")
-    _count_failure(batch, row)
+    for name in ("put_total", "failed_total", "captured_total"):
+        batch.count_delta(row.key, name)
     feed.append_event(batch, FeedKind.FAILED, queue, number, id_suffix, title=failure.title, failure=failure)
     return Receipt(make_id(number, id_suffix))
 
@@ -288,8 +296,6 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int,
     now = batch.now
     ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
     _write_content(batch, row, item, number, id_suffix, None if ready_at == now else ready_at)
-    if item.source_id is not None:
-        remember_source(batch, row, item.source_id, number, id_suffix)
     holders = () if item.held_by is None else (ItemHolder(item.held_by, item.hold_is_lasting),)
     item_row = ItemRow(
         number, id_suffix, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
@@ -297,54 +303,8 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int,
     )  # fmt: skip
     batch.count_delta(row.key, "put_total")
     feed.append_event(batch, FeedKind.PUT, row.queue.name, number, id_suffix)
-    if item.failure is None:
-        insert_row(batch, item_row)
-        return id
-    assert item.verdict is not None
-    item_row.failures = 1
-    entry = _entry(batch, row, item_row, item)
-    verdicts.record(batch, item_row, entry)
-    _count_failure(batch, row)
-    if isinstance(item.verdict, Dead) and item.verdict.to is not None:
-        batch.flush()  # the move changes the row of the content, which must be there by then
-    verdicts.apply_verdict(batch, item_row, item.verdict, entry)
+    insert_row(batch, item_row)
     return id
-
-
-def _add_failure(batch: Batch, row: QueueRow, id: ItemId, item: NewItem) -> None:
-    """Add a failure to the item that a key belongs to; its status does not change."""
-    item_row = find_by_id(batch, id)
-    assert item_row is not None, "it was there when the call was checked"
-    _count_failure(batch, row)
-    entry = _entry(batch, row, item_row, item)
-    verdicts.append_event(batch, FeedKind.FAILED, item_row, entry, title=verdicts.title(entry))
-    if item_row.status is Status.ACTIVE:  # its lease froze the counters
-        verdicts.record(batch, item_row, entry)
-        batch.execute("UPDATE redrive_lease SET entries = ? WHERE item_no = ?", (item_row.entries, item_row.item_no))
-        return
-    changed = msgspec.structs.replace(item_row, failures=item_row.failures + 1, ready=False)
-    delete_row(batch, item_row)
-    verdicts.record(batch, changed, entry)
-    insert_row(batch, changed)
-
-
-def _count_failure(batch: Batch, row: QueueRow) -> None:
-    batch.count_delta(row.key, "failed_total")
-    batch.count_delta(row.key, "captured_total")
-
-
-def _entry(batch: Batch, row: QueueRow, item_row: ItemRow, item: NewItem) -> HistoryEntry:
-    """Return the history entry of the failure that an item is put with."""
-    assert item.failure is not None
-    return HistoryEntry(
-        at=batch.now,
-        event=HistoryEvent.FAILED,
-        queue=row.queue.name,
-        delivery=item_row.deliveries,
-        failure=item.failure,
-        worker=item.failure.worker,
-        note=item.note,
-    )
 
 
 def _overrides(item: NewItem) -> str | None:

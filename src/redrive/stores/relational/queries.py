@@ -52,19 +52,17 @@ from redrive.stores.relational import (
     deduplication,
     feed,
     find,
+    kept_results,
     moves,
     operations,
-    redrive,
     registrations,
-    settle,
     stats,
 )
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.full_items import full_items, overrides_of
 from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, find_by_ids, find_leased
-from redrive.stores.relational.lease_by_id import read_leases
 from redrive.stores.relational.low_water_marks import above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.records import RecordReader, overrides_of, read_items
 from redrive.stores.relational.search_scope import read_scope
 from redrive.stores.relational.session import Executor
 
@@ -139,9 +137,7 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
         case ReadFeed():
             return feed.read(executor, namespace_key(executor, namespace), query)
         case GetIdempotencyOwners(name, keys):
-            queue = _queue(executor, namespace, name)
-            holders = {key: redrive.idempotency_owner(executor, queue.key, key, now) for key in keys}
-            return {key: holder.id for key, holder in holders.items() if holder is not None}
+            return deduplication.find_owners(executor, _queue(executor, namespace, name).key, keys, now)
         case GetItemsByKey(name, keys):
             by_key = deduplication.find_by_keys(executor, _queue(executor, namespace, name).key, keys, now)
             found = dict(zip(by_key, _items(executor, namespace, tuple(by_key.values())), strict=True))
@@ -154,11 +150,11 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             return _active(executor, namespace, token)
         case GetLeasedItem(token):
             item_row, leased_from = _leased(executor, namespace, token)
-            return full_items(executor, [item_row], {item_row.queue: leased_from})[0]
+            return read_items(executor, [item_row], {item_row.queue: leased_from})[0]
         case ListWorkerLeases():
             return relational_leases.worker_leases(executor, _names(executor, namespace), query)
         case GetResult(id):
-            return settle.read_result(executor, namespace_key(executor, namespace), id, now)
+            return kept_results.read_result(executor, namespace_key(executor, namespace), id, now)
         case ListRegistrations():
             return registrations.list_registrations(executor, namespace_key(executor, namespace), query, now)
         case GetOverdue(name, limit):
@@ -197,7 +193,7 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     after = parse_cursor(where, order, query.cursor)
     found = find.select(executor, scope, where, limit=query.limit, after=after, newest=order is Order.NEWEST)
     item_rows = find_all(executor, found.numbers)
-    items = full_items(executor, [item_rows[item_no] for item_no in found.numbers], scope.names)
+    items = read_items(executor, [item_rows[item_no] for item_no in found.numbers], scope.names)
     return Page(tuple(items), None if found.exhausted else _cursor(where, order, found.position))
 
 
@@ -240,32 +236,29 @@ def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
     queue = None if item_row is None else _queue_name(executor, namespace, item_row.queue)
     if item_row is None or queue is None:
         raise ItemNotFound(id)
-    return full_items(executor, [item_row], {item_row.queue: queue})[0]
+    return read_items(executor, [item_row], {item_row.queue: queue})[0]
 
 
 def _items(executor: Executor, namespace: str, ids: Sequence[ItemId]) -> tuple[Item | None, ...]:
     names = _names(executor, namespace)
     found = {id: item_row for id, item_row in find_by_ids(executor, ids).items() if item_row.queue in names}
     item_rows = {item_row.item_no: item_row for item_row in found.values()}  # several ids may be those of one item
-    items = dict(zip(item_rows, full_items(executor, item_rows.values(), names), strict=True))
+    items = dict(zip(item_rows, read_items(executor, item_rows.values(), names), strict=True))
     return tuple([items[found[id].item_no] if id in found else None for id in ids])
 
 
 def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, ...]:
-    timeouts: dict[int, int | None] = {}
+    numbers: list[int] = []
     size = 0
-    for item_no, expire_timeout, payload_size in moves.moving(executor, namespace_key(executor, namespace), query):
+    for item_no, payload_size in moves.moving(executor, namespace_key(executor, namespace), query):
         size += payload_size
-        if timeouts and size > MOVE_BATCH_BYTES:
+        if numbers and size > MOVE_BATCH_BYTES:
             break
-        timeouts[item_no] = expire_timeout
-    found = find_all(executor, timeouts)
-    item_rows = [
-        found[item_no] for item_no in timeouts if item_no in found and found[item_no].route is not None
-    ]  # others arrived in the meantime
+        numbers.append(item_no)
+    item_rows = find_all(executor, numbers)  # those that are missing arrived in the meantime
+    found = RecordReader(executor, _names(executor, namespace)).read(item_rows.values(), whole=True)
     return tuple(
-        Move(item, item_row.route, item_row.death_no is not None, item_row.ready_at, timeouts[item_row.item_no])  # type: ignore[arg-type]
-        for item_row, item in zip(item_rows, full_items(executor, item_rows, _names(executor, namespace)), strict=True)
+        found[item_no].to_move() for item_no in numbers if item_no in found and found[item_no].route is not None
     )
 
 
@@ -281,8 +274,7 @@ def _leased(executor: Executor, namespace: str, token: str) -> tuple[ItemRow, st
 
 def _active(executor: Executor, namespace: str, token: str) -> Lease:
     item_row, queue = _leased(executor, namespace, token)
-    (lease,) = read_leases(executor, [item_row], {item_row.queue: queue})
-    return lease
+    return RecordReader(executor, {item_row.queue: queue}).read([item_row])[item_row.item_no].to_lease()
 
 
 def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:

@@ -96,12 +96,13 @@ def namespace_key(executor: Executor, namespace: str) -> int | None:
 class Queues:
     """The queues of a namespace as seen by one transaction. Immutable; `reread` returns another one."""
 
-    __slots__ = ("by_key", "by_name", "epoch", "namespace_key", "plain")
+    __slots__ = ("by_key", "by_name", "epoch", "names", "namespace_key", "plain")
 
     def __init__(self, by_name: dict[str, QueueRow], epoch: int, namespace_key: int) -> None:
         self.by_name = by_name
         self.namespace_key = namespace_key
         self.by_key = {row.key: row for row in by_name.values()}
+        self.names = {row.key: name for name, row in by_name.items()}
         self.plain = [row.key for row in by_name.values() if not (row.settings.keep_completed or row.records_success)]
         """Keys of queues in which completing deletes the item and records nothing."""
         self.epoch = epoch

@@ -199,9 +199,13 @@ def check_max_size(batch: Batch, row: QueueRow, adding: int, leaving: int = 0) -
     max_size = row.settings.max_size
     if max_size is None or adding == 0:
         return
-    if row.key not in batch.sizes:
-        batch.sizes[row.key] = batch.execute(_SIZE, (row.key,)).get
-    size = batch.sizes[row.key] - leaving
-    size += sum(batch.counted_so_far(row.key, name) for name in ("pending", "failed", "active"))
+    size = size_of(batch, row) - leaving
     if size + adding > max_size:
         raise QueueFull(row.queue.name, size, max_size, adding)
+
+
+def size_of(batch: Batch, row: QueueRow) -> int:
+    """Return how many items of a queue count for max_size, with what this transaction has written."""
+    if row.key not in batch.sizes:
+        batch.sizes[row.key] = batch.execute(_SIZE, (row.key,)).get
+    return batch.sizes[row.key] + sum(batch.counted_so_far(row.key, name) for name in ("pending", "failed", "active"))

@@ -30,8 +30,8 @@ class SearchScope(NamedTuple):
 
 def scope_of(batch: Batch) -> SearchScope:
     """What a transaction can search."""
-    names = {key: row.queue.name for key, row in batch.by_key.items()}
-    return SearchScope(batch.namespace_key, batch.namespace, names)
+    queues = batch.queues
+    return SearchScope(queues.namespace_key, batch.namespace, queues.names)
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:

@@ -1,4 +1,4 @@
-"""Settle deliveries: complete, settle, return, extend. The token is the fence. Results are kept in a separate table."""
+"""Settle deliveries: complete, settle, return, extend. The token is the fence. What is odd follows the rules."""
 
 from __future__ import annotations
 
@@ -7,72 +7,39 @@ from typing import Any, assert_never
 
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Settle, SettleCall, StaleSettings
-from redrive.contract.replies import reply_address
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.delivery_end import DELIVERY_ENDS
 from redrive.model.feed import FeedKind
-from redrive.model.gate import close_for_retry_after
-from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, parse_id, parse_token
-from redrive.model.item import Counters, HistoryEntry, HistoryEvent, KeptResult, Result, Settled, Status
-from redrive.model.judge import OutcomeKind, count_outcome
+from redrive.model.ids import item_id_of, parse_token
+from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
+from redrive.model.judge import Dead, OutcomeKind, count_outcome
 from redrive.model.queue import WITH_ITEM
-from redrive.stores.relational import dead_letters, feed, replies, verdicts
-from redrive.stores.relational.batch import Batch
+from redrive.stores.relational import feed, verdicts
+from redrive.stores.relational.batch import LEFT, Batch
 from redrive.stores.relational.item_rows import (
     BULK_THRESHOLD,
     ItemRow,
     delete_row,
     earlier_ids,
+    extend_row,
     find_all_leased,
     find_by_id,
     find_leased,
     insert_row,
 )
-from redrive.stores.relational.puts import put_batch
-from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, Executor, LeaseKey
-
-# By the suffix too: a number may come twice, once the item that had it is gone and the clock was set back.
-_KEEP = """
-    INSERT INTO redrive_result (item_no, id_suffix, namespace, result, result_type, expires_at, queue, put_to)
-    VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT origin_queue FROM redrive_item WHERE item_no = ?))
-    ON CONFLICT (item_no, id_suffix) DO UPDATE
-    SET result = excluded.result, result_type = excluded.result_type, expires_at = excluded.expires_at,
-        queue = excluded.queue, put_to = excluded.put_to"""
-_GET = """
-    SELECT result, result_type, queue, put_to FROM redrive_result
-    WHERE item_no = ? AND id_suffix = ? AND namespace = ? AND expires_at > ?"""
-
-
-def store_result(batch: Batch, item_row: ItemRow, result: Result, time: int) -> None:
-    """Keep the result of an item that is about to be completed, under every id that it had."""
-    ids = [(item_row.item_no, item_row.id_suffix)]
-    if item_row.entries:  # what moved has a history that says so
-        ids += map(parse_id, earlier_ids(batch, item_row.item_no))
-    kept = (batch.namespace_key, result.payload, result.content_type, batch.now + time)
-    queue = batch.by_key[item_row.queue].queue.name
-    for item_no, id_suffix in ids:
-        batch.wake_awaiting(make_id(item_no, id_suffix))
-        batch.write(_KEEP, (item_no, id_suffix, *kept, queue, item_row.item_no))
-
-
-def read_result(executor: Executor, namespace_key: int | None, id: ItemId, now: Instant) -> KeptResult | None:
-    """Return a kept result that has not expired."""
-    item_no, id_suffix = parse_id(id)
-    if item_no > MAX_NUMBER or id_suffix > MAX_NUMBER:  # no item ever had such an id
-        return None
-    row = executor.execute(_GET, (item_no, id_suffix, namespace_key, now)).fetchone()
-    return None if row is None else KeptResult(*row)
-
+from redrive.stores.relational.kept_results import keep_result
+from redrive.stores.relational.puts import is_odd_put, put_batch
+from redrive.stores.relational.queue_rows import QueueRow
+from redrive.stores.relational.rule_execution import execute_by_rules
+from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, LeaseKey
 
 _OF_LEASE = "SELECT item_no, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
 _LEASE = f"{_OF_LEASE} FROM redrive_lease WHERE item_no = ? /*+ FOR UPDATE */"
 _LEASES = f"{_OF_LEASE} FROM redrive_lease WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"
-_EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
-_EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
 
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
-    """Execute settles. Plain completions are done together, the rest one by one."""
+    """Execute settles. Plain completions are done together, the rest one by one, odd ones by the rules."""
     results: list[Any] = [None] * len(calls)
     plain: list[int] = []
     others: list[int] = []
@@ -81,14 +48,65 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
         together = call.__class__ is Complete and call.result is None and not (call.puts or call.reply or in_order)
         (plain if together else others).append(index)
     leased = {} if in_order else _find_all_leased(batch, [calls[index].token for index in others])
+    odd: dict[int, ItemRow] = {}
     for index in others:
+        call = calls[index]
         try:
-            results[index] = _settle_one(batch, calls[index], leased)
+            item_row = leased.get(call.token) or _find_leased(batch, call.token)
+            if _is_odd(batch, call, item_row):
+                odd[index] = item_row
+            else:
+                _settle_odd(batch, calls, odd, results)
+                results[index] = _settle_one(batch, call, item_row)
         except RedriveError as refusal:
             results[index] = refusal
+        if in_order:
+            _settle_odd(batch, calls, odd, results)
+    _settle_odd(batch, calls, odd, results)
     if plain:
         _complete_all(batch, [calls[index] for index in plain], plain, results)  # type: ignore[misc]  # chosen by class
     return results
+
+
+def _is_odd(batch: Batch, call: SettleCall, item_row: ItemRow) -> bool:
+    """Return whether a call follows the rules: it brings a reply or odd puts, ends the delivery of a dead letter, or is
+    no plain verdict."""
+    match call:
+        case Extend():
+            return False
+        case Complete(puts=puts, reply=reply):
+            return item_row.death_no is not None or reply is not None or any(map(is_odd_put, puts))
+        case Settle(verdict=Dead() as verdict):
+            odd = item_row.death_no is not None or call.close_until is not None
+            return odd or not verdicts.is_plain_death(batch, batch.by_key[item_row.queue], verdict)
+        case Settle():
+            return item_row.was_dead or call.close_until is not None
+        case ReturnLease():
+            return item_row.was_dead
+        case Reply():
+            return True
+        case _:
+            assert_never(call)
+
+
+def _settle_odd(
+    batch: Batch, calls: Sequence[SettleCall] | Mapping[int, SettleCall], odd: dict[int, ItemRow], results: list[Any]
+) -> None:
+    """Execute calls by the rules. Where others run beside, those that put items under keys are left for later: a lock
+    that is shared cannot be upgraded. Of the others, every row is locked or new."""
+    if not odd:
+        return
+    now = [index for index in odd if not (batch.is_shared and _puts_items(calls[index]))]
+    for index in odd.keys() - set(now):
+        results[index] = LEFT
+    rows = [odd[index] for index in now]
+    for index, result in zip(now, execute_by_rules(batch, [calls[index] for index in now], rows), strict=True):
+        results[index] = result
+    odd.clear()
+
+
+def _puts_items(call: SettleCall) -> bool:
+    return isinstance(call, Complete) and bool(call.puts)
 
 
 def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
@@ -104,29 +122,16 @@ def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
     )
 
 
-def complete_item(
-    batch: Batch,
-    item_row: ItemRow,
-    result: Result | None,
-    *,
-    kind: FeedKind | None = None,
-    actor: str | None = None,
-    operation: str | None = None,
-) -> Settled:
-    """Complete an item whose state row is deleted: keep it for keep_completed, or delete it.
-
-    The event is COMPLETED, and DONE for a dead letter, unless `kind` names another one.
-    """
-    if kind is None:
-        kind = FeedKind.COMPLETED if item_row.death_no is None else FeedKind.DONE
+def _complete_item(batch: Batch, item_row: ItemRow, result: Result | None) -> Settled:
+    """Complete an item that is no dead letter: keep it for keep_completed, or delete it."""
     row = batch.by_key[item_row.queue]
     counters, queue = item_row.counters, row.queue.name
+    delete_row(batch, item_row)
     batch.count_delta(item_row.queue, "completed_total")
-    feed.append_event(batch, kind, queue, item_row.item_no, item_row.id_suffix, actor=actor, operation=operation)
+    feed.append_event(batch, FeedKind.COMPLETED, queue, item_row.item_no, item_row.id_suffix)
     if not row.settings.keep_completed:
         verdicts.remove(batch, item_row)
         return Settled(item_row.id, queue, None, counters)
-    dead_letters.remove_dead_letter(batch, item_row)
     if result is not None:
         batch.wake_awaiting(item_row.id, has_past=item_row.entries > 0)
     item_row.status, item_row.ended_at, item_row.result, item_row.holders = Status.COMPLETED, batch.now, result, ()
@@ -185,6 +190,8 @@ def _complete_leased(
         item_no: int(call.token[:16], 16) for call, (item_no, *_) in zip(calls, parsed, strict=True) if item_no in more
     }
     item_rows = find_all_leased(batch, id_suffixes) if id_suffixes else {}
+    odd: dict[int, ItemRow] = {}
+    by_index = dict(zip(indexes, calls, strict=True)) if item_rows else {}
     for index, call, (item_no, key, named) in zip(indexes, calls, parsed, strict=True):
         row, token = leased.get(item_no), call.token
         if row is None or row[1] != key or row[2] not in batch.by_key:
@@ -197,10 +204,14 @@ def _complete_leased(
             continue
         del leased[item_no]
         if (item_row := item_rows.get(item_no)) is not None:
-            delete_row(batch, item_row)
-            results[index] = complete_item(batch, item_row, None)
+            if item_row.death_no is not None:
+                odd[index] = item_row
+                continue
+            _settle_odd(batch, by_index, odd, results)
+            results[index] = _complete_item(batch, item_row, None)
             continue
         if owner.records_success:
+            _settle_odd(batch, by_index, odd, results)
             feed.append_event(batch, FeedKind.COMPLETED, owner.queue.name, item_no, int(token[:16], 16))
         gone.append(item_no)
         finished[queue] = finished.get(queue, 0) + 1
@@ -213,60 +224,31 @@ def _complete_leased(
         all_gone = batch.table(gone)
         batch.execute("DELETE FROM redrive_lease WHERE item_no IN carray(?)", (all_gone,))
         batch.execute("DELETE FROM redrive_item WHERE item_no IN carray(?)", (all_gone,))
+    _settle_odd(batch, by_index, odd, results)
 
 
 def _keeps(batch: Batch, queue: int) -> bool:
     return queue in batch.by_key and bool(batch.by_key[queue].settings.keep_completed)
 
 
-def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -> Any:
-    item_row = leased.get(call.token) or _find_leased(batch, call.token)
+def _settle_one(batch: Batch, call: SettleCall, item_row: ItemRow) -> Any:
     row = batch.by_key[item_row.queue]
     if not isinstance(call, Settle) and call.queue not in (None, row.queue.name):
         raise WrongQueue(item_row.id, row.queue.name, call.queue or "")
     match call:
-        case Settle(_, outcome_kind, verdict, version, failure, note, worker_is_gone):
-            assert item_row.deadline is not None
-            if outcome_kind is OutcomeKind.LOST and not worker_is_gone and item_row.deadline > batch.now:
-                raise LeaseLost(item_row.id, Status.ACTIVE)
-            if version != row.queue.version:
-                return StaleSettings(row.queue)
-            verdicts.check(batch, row, outcome_kind, verdict, was_dead=item_row.was_dead)
-            if call.close_until is not None:
-                assert item_row.leased_at is not None
-                gates = close_for_retry_after(row.queue.gates, call.close_until, item_row.leased_at, batch.now)
-                if gates != row.queue.gates:
-                    batch.set_gates(row, gates)
-            worker = item_row.worker
-            delete_row(batch, item_row)
-            counted = count_outcome(item_row.counters, outcome_kind)
-            item_row.attempts, item_row.failures, item_row.losses = counted.attempts, counted.failures, counted.losses
-            batch.count_delta(item_row.queue, "failed_total", outcome_kind.is_failure)
-            event = DELIVERY_ENDS[outcome_kind].event
-            entry = _record(batch, item_row, event, failure=failure, worker=worker, note=note)
-            return replies.apply_verdict(batch, item_row, verdict, entry)
+        case Settle():
+            return _apply_verdict(batch, call, item_row, row)
         case Extend(_, timeout):
             deadline = Instant(batch.now + (row.settings.lease_timeout if timeout is None else timeout))
-            early = deadline < batch.now + row.settings.lease_timeout
-            batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, item_row.item_no))
+            extend_row(batch, item_row, deadline)
             return deadline
-        case Reply(_, body):
-            return replies.send_reply(batch, replies.read_context(batch, item_row), body)
-        case Complete(_, result, puts, keep_result, reply=reply):
+        case Complete(_, result, puts, keep_result):
             if result is not None and len(result.payload) > row.settings.max_payload_size:
                 raise PayloadTooLarge("result", len(result.payload), row.settings.max_payload_size, "max_payload_size")
-            context = None
-            if reply is not None:
-                context = replies.read_context(batch, item_row)
-                reply_address(context.headers)
             put_batch(batch, puts, leaving=item_row.queue, completes=item_row.item_no)
             if result is not None and keep_result is not None:
-                store_result(batch, item_row, result, keep_result)
-            delete_row(batch, item_row)
-            settled = complete_item(batch, item_row, result)
-            if context is None or reply is None:
-                return settled
-            return replies.reply_or_refuse(batch, context, reply, settled)
+                _keep_result(batch, item_row, result, keep_result)
+            return _complete_item(batch, item_row, result)
         case ReturnLease(_, note):
             worker = item_row.worker
             delete_row(batch, item_row)
@@ -274,13 +256,39 @@ def _settle_one(batch: Batch, call: SettleCall, leased: Mapping[str, ItemRow]) -
             if note is not None:
                 entry = _record(batch, item_row, HistoryEvent.RETURNED, worker=worker, note=note)
                 verdicts.append_event(batch, FeedKind.RETURNED, item_row, entry, title=note)
-            if item_row.was_dead:
-                return verdicts.return_to_dead(batch, item_row)
             item_row.status = Status.PENDING
             insert_row(batch, item_row)
             return Settled(item_row.id, row.queue.name, Status.PENDING, item_row.counters, item_row.ready_at)
         case _:
-            assert_never(call)
+            raise AssertionError(call)
+
+
+def _apply_verdict(batch: Batch, call: Settle, item_row: ItemRow, row: QueueRow) -> Settled | StaleSettings:
+    assert item_row.deadline is not None
+    if call.outcome_kind is OutcomeKind.LOST and not call.worker_is_gone and item_row.deadline > batch.now:
+        raise LeaseLost(item_row.id, Status.ACTIVE)
+    if call.version != row.queue.version:
+        return StaleSettings(row.queue)
+    verdicts.check(batch, row, call.outcome_kind, call.verdict)
+    worker = item_row.worker
+    delete_row(batch, item_row)
+    counted = count_outcome(item_row.counters, call.outcome_kind)
+    item_row.attempts, item_row.failures, item_row.losses = counted.attempts, counted.failures, counted.losses
+    batch.count_delta(item_row.queue, "failed_total", call.outcome_kind.is_failure)
+    event = DELIVERY_ENDS[call.outcome_kind].event
+    entry = _record(batch, item_row, event, failure=call.failure, worker=worker, note=call.note)
+    return verdicts.apply_verdict(batch, item_row, call.verdict, entry)
+
+
+def _keep_result(batch: Batch, item_row: ItemRow, result: Result, time: int) -> None:
+    """Keep the result of an item that is about to be completed, and wake callers that await it."""
+    ids = [item_row.id]
+    if item_row.entries:  # what moved has a history that says so
+        ids += earlier_ids(batch, item_row.item_no)
+    for id in ids:
+        batch.wake_awaiting(id)
+    queue = batch.by_key[item_row.queue].queue.name
+    keep_result(batch, ids, item_row.item_no, queue, result, Instant(batch.now + time))
 
 
 def _record(batch: Batch, item_row: ItemRow, event: HistoryEvent, **details: Any) -> HistoryEntry:

@@ -1,27 +1,23 @@
-"""Apply a verdict: retried, dead in place, moved to a dead queue, or dropped; with history, death record and audit."""
+"""The verdicts that are frequent: retried, dead in place, or moved to a dead queue. All others follow the rules."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.base import DROP_ACTOR
-from redrive.model.arrival import MoveRoute
 from redrive.model.death import EXHAUSTED_REASONS, DeadReason, cause_of
 from redrive.model.delivery_end import FEED_KIND_BY_EVENT
 from redrive.model.feed import FeedKind
-from redrive.model.holder import add_lasting, lasting_holders
+from redrive.model.holder import add_lasting
 from redrive.model.ids import ItemId
-from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
+from redrive.model.item import Death, HistoryEntry, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, check_verdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST, is_remote
-from redrive.model.manual_change import ManualAction
-from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch, Stage
-from redrive.stores.relational.item_details import item_details
 from redrive.stores.relational.item_rows import ItemRow, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.telemetry import events
@@ -36,10 +32,10 @@ _MOVE_ITEM = """
         expire_timeout,
         idempotency_key, overrides, source_id, origin_id, origin_queue, payload, home_store)
     SELECT ?1, ?2, ?3, put_at, priority, ?4, content_type, headers, expire_timeout,
-        idempotency_key, overrides, ?5, coalesce(origin_id, ?5), coalesce(origin_queue, ?6), payload,
-        CASE WHEN ?8 = 1 THEN home_store END
-    FROM redrive_item WHERE item_no = ?7"""
-_FORMER_ID = """
+        idempotency_key, overrides, ?5, coalesce(origin_id, ?6), coalesce(origin_queue, ?7), payload,
+        CASE WHEN ?9 = 1 THEN home_store END
+    FROM redrive_item WHERE item_no = ?8"""
+INSERT_FORMER_ID = """
     INSERT INTO redrive_former_id (old_item_no, old_id_suffix, item_no) VALUES (?, ?, ?)
     ON CONFLICT (old_item_no) DO UPDATE SET old_id_suffix = excluded.old_id_suffix, item_no = excluded.item_no"""
 _AUDIT = (
@@ -47,23 +43,19 @@ _AUDIT = (
 )
 
 
-def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False) -> None:
+def check(batch: Batch, row: QueueRow, outcome_kind: OutcomeKind, verdict: Verdict) -> None:
     """Raise unless the verdict can be applied to an item of that queue with this outcome."""
-    check_verdict(row.queue.name, outcome_kind, verdict, was_dead=was_dead)
-    if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to) and not was_dead:
+    check_verdict(row.queue.name, outcome_kind, verdict)
+    if isinstance(verdict, Dead) and verdict.to is not None:
         batch.queue(verdict.to)
 
 
 def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: HistoryEntry) -> Settled:
     """Apply a checked verdict to an item whose state row is deleted, and record it in the feed.
 
-    `entry` is the recorded outcome, with the cause of a death. An item that was leased although it is dead is dead
-    again, regardless of the verdict.
+    `entry` is the recorded outcome, with the cause of a death. The item is no dead letter.
     """
     row = batch.by_key[item_row.queue]
-    if item_row.was_dead:
-        _append_ending(batch, item_row, entry)
-        return return_to_dead(batch, item_row)
     match verdict:
         case RetryVerdict(delay, status, held_by):
             item_row.status, item_row.holders = status, add_lasting(item_row.holders, held_by)
@@ -78,14 +70,9 @@ def apply_verdict(batch: Batch, item_row: ItemRow, verdict: Verdict, entry: Hist
             assert_never(verdict)
 
 
-def return_to_dead(batch: Batch, item_row: ItemRow) -> Settled:
-    """Make an item that was leased although it is dead, and whose state row is deleted, dead as it was."""
-    death = item_details(batch, item_row).death
-    item_row.status, item_row.ended_at, item_row.dead_reason = Status.DEAD, death.at, death.reason
-    insert_row(batch, item_row)
-    batch.wake_awaiting(item_row.id, has_past=True)
-    queue = batch.by_key[item_row.queue].queue.name
-    return Settled(item_row.id, queue, Status.DEAD, item_row.counters, dead_reason=death.reason)
+def is_plain_death(batch: Batch, row: QueueRow, verdict: Dead) -> bool:
+    """Return whether an item of that queue dies in place or goes to a dead queue of this store, and gets no reply."""
+    return not (verdict.drops or batch.has_replies(row) or (verdict.to is not None and is_remote(verdict.to)))
 
 
 def _append_ending(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
@@ -133,30 +120,43 @@ def record_death(batch: Batch, item_row: ItemRow, death: Death) -> None:
     batch.write(_DEATH, (item_row.item_no, msgspec.json.encode(death)))
 
 
-def move(batch: Batch, item_row: ItemRow, target: QueueRow, *, died: bool = False) -> ItemId:
-    """Give an item whose state row is deleted a new id at the end of another queue. Returns its former id.
-
-    If it `died` just now, this store becomes its home store.
-    """
-    source_id, old = item_row.id, item_row.item_no
-    source = batch.by_key[item_row.queue]
-    source_queue = source.queue.name
-    if batch.has_replies(source):
-        batch.mark_replies(target)
+def move(batch: Batch, item_row: ItemRow, target: QueueRow) -> ItemId:
+    """Give an item that died, and whose state row is deleted, a new id at the end of its dead queue. Returns its former
+    id. From now on this store is its home."""
+    source_id, old, source = item_row.id, item_row.item_no, batch.by_key[item_row.queue].queue.name
     number, id_suffix, _ = batch.allocate_id()
-    batch.write(_MOVE_ITEM, (number, id_suffix, target.key, batch.now, source_id, source_queue, old, int(not died)))
-    batch.write(_FORMER_ID, (old, item_row.id_suffix, number))
-    batch.write("DELETE FROM redrive_item WHERE item_no = ?", (old,), Stage.DELETE_ITEM)
-    for table in ("history", "death", "former_id"):
-        batch.write(f"UPDATE redrive_{table} SET item_no = ? WHERE item_no = ?", (number, old), Stage.RENUMBER)
+    batch.write(INSERT_FORMER_ID, (old, item_row.id_suffix, number))
     item_row.item_no, item_row.id_suffix, item_row.queue = number, id_suffix, target.key
     item_row.ready_at, item_row.seq = batch.now, number
+    renumber(batch, old, item_row, source_id, source_id, source, keeps_home=False)
     return source_id
 
 
+def renumber(
+    batch: Batch,
+    old: int,
+    item_row: ItemRow,
+    source_id: ItemId,
+    origin_id: ItemId | None,
+    origin_queue: str | None,
+    *,
+    keeps_home: bool,
+) -> None:
+    """Give what is stored of an item beside its state row the number, id and queue of this row.
+
+    The origin is that of an item which had none. It is ready from `item_row.ready_at` on, in the order of its number.
+    """
+    key = (item_row.item_no, item_row.id_suffix, item_row.queue, item_row.ready_at)
+    batch.write(_MOVE_ITEM, (*key, source_id, origin_id, origin_queue, old, int(keeps_home)))
+    batch.write("DELETE FROM redrive_item WHERE item_no = ?", (old,), Stage.DELETE_ITEM)
+    for table in ("history", "death", "former_id"):
+        batch.write(
+            f"UPDATE redrive_{table} SET item_no = ? WHERE item_no = ?", (item_row.item_no, old), Stage.RENUMBER
+        )
+
+
 def remove(batch: Batch, item_row: ItemRow) -> None:
-    """Delete an item whose state row is deleted, and everything about it."""
-    dead_letters.remove_dead_letter(batch, item_row)
+    """Delete an item that is in no index, and whose state row is deleted, with everything about it."""
     tables = ["item"]
     if item_row.deaths:
         tables.append("death")
@@ -167,11 +167,11 @@ def remove(batch: Batch, item_row: ItemRow) -> None:
 
 
 def audit(
-    batch: Batch, actor: str, verb: str, queue: str | None, ids: list[ItemId], count: int, note: str | None = None
+    batch: Batch, actor: str, verb: str, queue: str | None, ids: Sequence[ItemId], count: int, note: str | None = None
 ) -> None:
     """Write an audit row."""
     listed = msgspec.json.encode(ids).decode()
-    batch.execute(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
+    batch.write(_AUDIT, (batch.namespace, batch.now, actor, verb, queue, listed, count, note))
 
 
 def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, entry: HistoryEntry) -> Settled:
@@ -180,30 +180,18 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     batch.count_delta(row.key, "dead_total")
     batch.count_delta(row.key, "exhausted_total", reason in EXHAUSTED_REASONS)
     batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # what moved has a history that says so
-    if verdict.drops:
-        remove(batch, item_row)
-        audit(batch, DROP_ACTOR, Verb.DROP.value, queue, [item_row.id], 1, reason.value)
-        _log.warning("item_dropped", item=item_row.id, queue=queue, reason=reason)
-        append_event(batch, FeedKind.DEAD, item_row, entry, title=cause.title, reason=reason)
-        return Settled(item_row.id, queue, None, counters, dead_reason=reason)
     death = Death(
         batch.now, reason, queue, batch.namespace, batch.store, item_row.id, counters, cause, item_row.first_leased_at
     )
     record_death(batch, item_row, death)
-    dead_letters.remove_dead_letter(batch, item_row)
-    source_id, item_row.holders = None, lasting_holders(item_row.holders)
-    elsewhere = to is not None and is_remote(to)
+    source_id = None
     if to is None:
         item_row.status, item_row.ended_at, item_row.dead_reason = Status.DEAD, batch.now, reason
-    elif elsewhere:
-        item_row.status, item_row.expire_deadline, item_row.holders = Status.MOVING, None, ()
-        item_row.attempts = item_row.failures = item_row.losses = 0
-        item_row.ended_at, item_row.route = batch.now, MoveRoute(to, batch.now, FeedKind.DEAD, Status.PENDING)
     else:
         target = batch.queue(to)
         if not target.queue.is_dead_queue:
             batch.mark_dead_queue(target)
-        source_id = move(batch, item_row, target, died=True)
+        source_id = move(batch, item_row, target)
         item_row.status, item_row.expire_deadline = Status.PENDING, None
         item_row.attempts = item_row.failures = item_row.losses = 0
     dead_letters.add_dead_letter(batch, item_row, death, _text(entry) or cause.title)
@@ -211,8 +199,6 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     append_event(batch, FeedKind.DEAD, item_row, entry, source_id=source_id, title=cause.title, reason=reason)
     if to is None:
         return Settled(item_row.id, queue, Status.DEAD, counters, dead_reason=reason)
-    if elsewhere:
-        return Settled(item_row.id, queue, Status.MOVING, item_row.counters, dead_reason=reason)
     return Settled(item_row.id, to, Status.PENDING, item_row.counters, item_row.ready_at, reason, source_id)
 
 
@@ -223,34 +209,3 @@ def _text(entry: HistoryEntry) -> str | None:
 def title(entry: HistoryEntry) -> str | None:
     """What the feed says of an ending, in one line."""
     return entry.note if entry.failure is None else entry.failure.title
-
-
-def record_action(
-    batch: Batch,
-    action: ManualAction,
-    item_row: ItemRow,
-    event: HistoryEvent,
-    queue: str,
-    before: Status,
-    *,
-    to: str | None = None,
-) -> None:
-    """Write a manual change into the item's history. `to` is its target in another store."""
-    record(batch, item_row, action.history_entry(batch.now, event, queue, item_row.deliveries, before, to=to))
-
-
-def append_action_event(
-    batch: Batch, action: ManualAction, kind: FeedKind, queue: str, item_row: ItemRow, source_id: ItemId | None = None
-) -> None:
-    """Record a manual change in the feed of the queue in which it happened."""
-    feed.append_event(
-        batch,
-        kind,
-        queue,
-        item_row.item_no,
-        item_row.id_suffix,
-        source_id=source_id,
-        actor=action.actor,
-        operation=action.operation,
-        from_status={FeedKind.REMOVED: item_row.status, FeedKind.DROPPED: item_row.archived_from}.get(kind),
-    )

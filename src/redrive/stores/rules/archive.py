@@ -92,7 +92,7 @@ class _HeldKey:
 
     def __init__(self, state: State, queue: QueueState, item: Record, key: str) -> None:
         self._state, self._queue, self._key = state, queue, key
-        self._aside = f"\0{item.ids[0]}"  # no key of a put has a NUL
+        self._aside = state.aside_key(item)
 
     @property
     def is_of_item(self) -> bool:
@@ -144,6 +144,7 @@ def _take_key_back(state: State, item: Record) -> None:
     key, queue = item.idempotency_key, state.queues.get(item.origin_queue or item.queue)
     if key is None or queue is None:
         return
+    state.lock_keys(queue, (key,))
     known = queue.keys.get(key)
     if known is None or not _is_known(state, known):
         _HeldKey(state, queue, item, key).take_back()

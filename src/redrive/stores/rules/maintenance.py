@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from redrive.contract.base import ENDED_KEY_RETENTION, FEED_RETENTION, OPERATION_RETENTION, RETENTION_ACTOR
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
@@ -64,7 +66,11 @@ def _archive(state: State, queue: QueueState, limit: int) -> int:
     archive_after = queue.value.settings.archive_after
     if archive_after is None:
         return 0
-    items = _past(state, queue.dead, archive_after, limit)
+    return archive_items(state, queue, _past(state, queue.dead, archive_after, limit))
+
+
+def archive_items(state: State, queue: QueueState, items: Sequence[Record]) -> int:
+    """Put dead letters of a queue aside, with one row in the audit. Returns how many."""
     for item in items:
         archive(state, ManualAction(Verb.ARCHIVE, RETENTION_ACTOR), item)
     _audit(state, Verb.ARCHIVE, queue, items)
@@ -92,10 +98,12 @@ def _clean_dropped(state: State, queue: QueueState, limit: int) -> int:
 
 
 def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | None, limit: int) -> int:
-    """Remove what died or was dropped so long ago, with one row in the audit and an entry in the feed for each."""
-    if keep is None:
-        return 0
-    items = _past(state, index, keep, limit)
+    """Remove what died or was dropped so long ago."""
+    return 0 if keep is None else purge_items(state, queue, _past(state, index, keep, limit))
+
+
+def purge_items(state: State, queue: QueueState, items: Sequence[Record]) -> int:
+    """Remove items of a queue, with one row in the audit and an entry in the feed for each. Returns how many."""
     for item in items:
         state.remove(item, Verb.DROP)
         append_event(state, FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)
@@ -109,7 +117,7 @@ def _past(state: State, index: Index[ItemId], time: int, limit: int) -> list[Rec
     return sorted(items, key=lambda item: item.death_number)
 
 
-def _audit(state: State, verb: Verb, queue: QueueState, items: list[Record]) -> None:
+def _audit(state: State, verb: Verb, queue: QueueState, items: Sequence[Record]) -> None:
     if items:
         ids = tuple(item.id for item in items)
         state.write_audit(RETENTION_ACTOR, str(verb), queue.name, ids, len(ids))

@@ -50,7 +50,8 @@ def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | 
 
 def change_one(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     """Change one item. Raises what refuses it, and then changed nothing."""
-    check_manual_change(action.verb, item.snapshot, force=action.force, undoes=action.undoes)
+    snapshot = item.snapshot(with_last=action.verb is Verb.UNDO)
+    check_manual_change(action.verb, snapshot, force=action.force, undoes=action.undoes)
     match action.verb:
         case Verb.FAIL | Verb.BURY:
             return _judged(state, action, target, item)

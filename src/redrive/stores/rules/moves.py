@@ -197,8 +197,7 @@ def _bounded(items: Iterable[Record], limit: int) -> Iterator[Move]:
         size += len(item.payload)
         if count == limit or (count and size > MOVE_BATCH_BYTES):
             return
-        assert item.route is not None
-        yield Move(item.to_item(), item.route, item.is_dead_letter, item.ready_at, item.expire_timeout)
+        yield item.to_move()
 
 
 def _since(item: Record) -> Instant:

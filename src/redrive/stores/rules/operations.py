@@ -28,14 +28,14 @@ from redrive.model.operation import (
     with_status,
 )
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.find import FoundItems
 from redrive.stores.rules.manual_changes import change_one
-from redrive.stores.rules.queries import FoundItems, select
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
 
 
 def start_operation(state: State, call: StartOperation) -> Operation:
-    """Write it down. Its steps are calls of their own."""
+    """Write it down. Its steps are separate calls."""
     check_bulk(call.verb, call.to)
     for queue in (call.to, call.where.queue):
         if queue is not None and not is_remote(queue):
@@ -59,7 +59,11 @@ def step_operation(state: State, call: StepOperation) -> Operation | StaleSettin
         if isinstance(target, StaleSettings):
             return target
         targets[item.id] = target
-    after = _step(state, operation, selected, targets)
+    return save_step(state, _step(state, operation, selected, targets))
+
+
+def save_step(state: State, after: Operation) -> Operation:
+    """Write an operation after a step."""
     state.operations.save(after)
     if after.status is OperationStatus.FINISHED:
         _audit(state, after, after.actor, audit_finish(after))
@@ -95,7 +99,7 @@ def _select(state: State, operation: Operation, limit: int) -> FoundItems:
     """What it has still to meet. Nothing where its queue was deleted, with every item that was meant."""
     if operation.where.queue is not None and operation.where.queue not in state.queues:
         return FoundItems([], operation.position, exhausted=True)
-    return select(state, operation.where, Order.OLDEST, limit, operation.position, up_to=operation.mark)
+    return state.select(operation.where, Order.OLDEST, limit, operation.position, up_to=operation.mark)
 
 
 def _target(state: State, operation: Operation, call: StepOperation, item: Record) -> ManualTarget | StaleSettings:

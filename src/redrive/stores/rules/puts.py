@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -147,7 +146,7 @@ class PutPlan:
         known = planned or queue.keys.get(new.idempotency_key)
         if known is None or not self._is_known(known, planned):
             return None
-        if known.digest != _digest(new):
+        if known.digest != self._state.digest(new):
             raise IdempotencyConflict(queue.name, new.idempotency_key, known.id if planned is None else SAME_CALL)
         return known.id if new.failure is None or self._gets_failure(known.id, planned) else None
 
@@ -173,7 +172,7 @@ class PutPlan:
         if new.idempotency_key is not None:
             timeout = queue.value.settings.idempotency_timeout
             until = Instant(0 if timeout == WITH_ITEM else self._state.now + timeout)
-            self._keys[queue.name, new.idempotency_key] = IdempotencyEntry(id, _digest(new), until)
+            self._keys[queue.name, new.idempotency_key] = IdempotencyEntry(id, self._state.digest(new), until)
 
     def apply(self) -> tuple[Receipt, ...]:
         """Write everything."""
@@ -239,14 +238,10 @@ def _add_failure(state: State, step: _Step) -> None:
         worker=failure.worker,
         note=step.new.note,
     )
-    item.history.add(entry)
-    if item.status is not Status.ACTIVE:
-        with state.reindex(item):  # if its time has come, it is ready now
+    with state.reindex(item):  # if its time has come, it is ready now
+        item.history.add(entry)
+        if item.status is not Status.ACTIVE:
             item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     step.queue.captured_total += 1
     append_event(state, FeedKind.FAILED, step.queue.name, item, title=failure.title, failure=failure)
-
-
-def _digest(new: NewItem) -> bytes:
-    return hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).digest()

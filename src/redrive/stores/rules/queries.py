@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
 from redrive.clock import Instant
 from redrive.contract.queries import (
@@ -25,13 +24,12 @@ from redrive.contract.queries import (
     Page,
     ReadFeed,
 )
-from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, matches, parse_cursor
+from redrive.model.filter import MAX_EXAMINED, Order, make_cursor, parse_cursor
 from redrive.model.group import Group
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease
 from redrive.model.limits import MAX_INSTANT
 from redrive.model.queue import QueueStats
-from redrive.model.search_terms import parse_query
 from redrive.stores.rules.puts import living_item
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
@@ -132,21 +130,10 @@ def read_feed(state: State, query: ReadFeed) -> FeedPage:
     return state.feed.read(query, ids)
 
 
-class FoundItems(NamedTuple):
-    """Some of what a filter means."""
-
-    found: list[tuple[int, Record]]
-    """Items with their positions."""
-    position: int | None
-    """How far was looked. None where nothing was."""
-    exhausted: bool
-    """There is nothing more."""
-
-
 def find_items(state: State, query: FindItems) -> Page:
     """One page."""
     after = parse_cursor(query.where, query.order, query.cursor)
-    selected = select(state, query.where, query.order, query.limit, after)
+    selected = state.select(query.where, query.order, query.limit, after)
     items = tuple(item.to_item() for _, item in selected.found)
     if selected.exhausted or selected.position is None:
         return Page(items, None)
@@ -160,52 +147,7 @@ def count_items(state: State, query: CountItems) -> Counted:
     if where.has_stored_count and after is None:
         queues = tuple(state.queues) if where.queue is None else (state.queue(where.queue).name,)
         return Counted(state.groups.count(queues, where.fingerprint), None)
-    selected = select(state, where, Order.NEWEST, MAX_EXAMINED, after)
+    selected = state.select(where, Order.NEWEST, MAX_EXAMINED, after)
     if selected.exhausted or selected.position is None:
         return Counted(len(selected.found), None)
     return Counted(len(selected.found), make_cursor(where, Order.NEWEST, selected.position))
-
-
-def select(
-    state: State,
-    where: Filter,
-    order: Order,
-    limit: int,
-    after: int | None = None,
-    *,
-    up_to: int | None = None,
-) -> FoundItems:
-    """The next items that match, after a position and up to another one.
-
-    It looks on for one match more than it takes, so that the last page is known to be the last.
-    """
-    if where.queue is not None:
-        state.queue(where.queue)
-    meets = _condition(where)
-    found: list[tuple[int, Record]] = []
-    position = after
-    for looked, (number, item) in enumerate(state.walk(where, order, after)):
-        if up_to is not None and number > up_to:
-            break
-        matched = meets(item)
-        if looked == MAX_EXAMINED or (matched and len(found) == limit):
-            return FoundItems(found, position, exhausted=False)
-        if len(found) < limit:
-            position = number
-        if matched:
-            found.append((number, item))
-    return FoundItems(found, position, exhausted=True)
-
-
-def _condition(where: Filter) -> Callable[[Record], bool]:
-    """Whether an item meets every condition but those that `State.walk` looks up."""
-    words = None if where.words is None else parse_query(where.words)
-
-    def meets(item: Record) -> bool:
-        if not matches(where, item.filter_subject):
-            return False
-        if words is None:
-            return True
-        return item.death is not None and words.matches(item.words)
-
-    return meets

@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.contract.queries import Overdue
-from redrive.model.arrival import MoveRoute
+from redrive.model.arrival import Move, MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.filter import FilterSubject
 from redrive.model.holder import Holders, holder_names, lasting_holders
@@ -32,7 +32,8 @@ from redrive.model.item import (
     Status,
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.manual_change import ItemSnapshot, status_without_lease
+from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
+from redrive.model.search_terms import search_terms_of
 
 
 @dataclass(slots=True)
@@ -50,12 +51,12 @@ class LeaseState:
 class History:
     """The first and the last entries in full; those between are only counted."""
 
-    __slots__ = ("_first", "_last", "omitted")
+    __slots__ = ("_first", "_last", "_omitted")
 
     def __init__(self, entries: Iterable[HistoryEntry] = (), omitted: int = 0) -> None:
         self._first: list[HistoryEntry] = []
         self._last: deque[HistoryEntry] = deque(maxlen=HISTORY_LAST)
-        self.omitted = omitted
+        self._omitted = omitted
         for entry in entries:
             self.add(entry)
 
@@ -64,12 +65,17 @@ class History:
         if len(self._first) < HISTORY_FIRST:
             self._first.append(entry)
             return
-        self.omitted += len(self._last) == HISTORY_LAST
+        self._omitted += len(self._last) == HISTORY_LAST
         self._last.append(entry)
 
     def entries(self) -> tuple[HistoryEntry, ...]:
         """What is kept, oldest first."""
         return (*self._first, *self._last)
+
+    @property
+    def omitted(self) -> int:
+        """How many are only counted."""
+        return self._omitted
 
     def last(self) -> HistoryEntry | None:
         """The newest."""
@@ -211,15 +217,14 @@ class Record:
         death = self.deaths[-1]
         return DeadLetterKey(self.queue, death.cause.fingerprint, self.death_number, death.at)
 
-    @property
-    def snapshot(self) -> ItemSnapshot:
-        """As the rules of a change by hand see it."""
+    def snapshot(self, *, with_last: bool = False) -> ItemSnapshot:
+        """As the rules of a change by hand see it; `with_last` with the newest entry of its history."""
         return ItemSnapshot(
             self.id,
             self.status,
             self.is_dead_letter,
             self.worker,
-            self.history.last(),
+            self.history.last() if with_last else None,
             self.queue,
             self.counters.deliveries,
             self.was_dead,
@@ -254,6 +259,12 @@ class Record:
     @property
     def _lies_in_dead_queue(self) -> bool:
         return self.is_dead_letter and self.status_without_lease is not Status.DEAD
+
+    def words_of_death(self) -> frozenset[str]:
+        """What it is found by as a dead letter: words of its last death and of its payload."""
+        death = self.deaths[-1]
+        text = death_text(death, self.history.entries())
+        return frozenset(search_terms_of(death.cause.error_type, text, self.payload, self.content_type))
 
     def expired(self, now: Instant) -> bool:
         """Whether its expire deadline has passed."""
@@ -295,6 +306,11 @@ class Record:
             moving_since=None if self.route is None else self.route.since,
             home_store=self.home_store if self._lies_in_dead_queue else None,
         )
+
+    def to_move(self) -> Move:
+        """As another store takes it (moving)."""
+        assert self.route is not None
+        return Move(self.to_item(), self.route, self.is_dead_letter, self.ready_at, self.expire_timeout)
 
     def to_lease(self) -> Lease:
         """As the worker that holds it sees it."""

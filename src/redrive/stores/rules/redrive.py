@@ -35,7 +35,7 @@ def retry(state: State, action: ManualAction, item: Record) -> Settled:
 def redrive(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled:
     """A dead item where it is, another dead letter where it died last; or in the queue that the action names."""
     died_in = item.deaths[-1].queue
-    to = redrive_queue(item.snapshot, died_in, action.to, home=item.home_store, store=state.store)
+    to = redrive_queue(item.snapshot(), died_in, action.to, home=item.home_store, store=state.store)
     if is_remote(to):
         check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
         return start_move(state, action, item, FeedKind.REDRIVEN, to)
@@ -49,7 +49,7 @@ def _again(state: State, action: ManualAction, item: Record, queue: QueueState) 
     """Back to work with fresh counters and lasting holders only: in place, or in another queue under a new id."""
     _check_target(state, item, queue)
     left, before, entry = item.queue, item.counters, action_entry(state, action, HistoryEvent.REDRIVEN, item)
-    still_dead_letter = stays_dead_letter(action.verb, item.snapshot)
+    still_dead_letter = stays_dead_letter(action.verb, item.snapshot())
     moved = queue.name != left
     with state.change(item, action.verb, Status.PENDING, forced=action.force):
         item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
@@ -135,14 +135,14 @@ def undo(state: State, action: ManualAction, item: Record) -> Settled:
 
 def move(state: State, action: ManualAction, item: Record) -> Settled:
     """To the tail of another queue, as it is. What is not due falls due when it would have."""
-    to = move_queue(item.snapshot, action.to)
+    to = move_queue(item.snapshot(), action.to)
     if is_remote(to):
         return start_move(state, action, item, FeedKind.MOVED, to)
     queue = state.queue(to)
     left, status, entry = item.queue, item.status_without_lease, action_entry(state, action, HistoryEvent.MOVED, item)
     if status is not Status.DEAD:
         _check_target(state, item, queue)
-    stays_letter = stays_dead_letter(action.verb, item.snapshot, to_dead_queue=queue.value.is_dead_queue)
+    stays_letter = stays_dead_letter(action.verb, item.snapshot(), to_dead_queue=queue.value.is_dead_queue)
     with state.change(item, action.verb, status, forced=action.force):
         item.history.add(entry)
         item.is_in_dead_queue = stays_letter and status is not Status.DEAD
@@ -154,7 +154,7 @@ def move(state: State, action: ManualAction, item: Record) -> Settled:
 
 def _check_target(state: State, item: Record, queue: QueueState) -> None:
     """Raise where an item that would be one more in a queue finds no room there, or its key with another item."""
-    if not counts_for_max_size(item.snapshot, queue.name):
+    if not counts_for_max_size(item.snapshot(), queue.name):
         return
     queue.check_room()
     check_idempotency_owner(state, item, queue)

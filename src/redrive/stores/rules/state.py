@@ -6,6 +6,7 @@ that its status calls for, and no verb has to think of them.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -15,6 +16,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from redrive.clock import Instant
+from redrive.contract.item_calls import NewItem
 from redrive.contract.queries import AuditEntry
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound, WrongQueue
 from redrive.model.filter import Filter, Order
@@ -34,20 +36,12 @@ from redrive.model.ids import (
 from redrive.model.item import Status
 from redrive.model.limits import make_address, split_address
 from redrive.model.queue import QueueSettings
-from redrive.model.state_machine import MANUAL_VERBS, TRANSITIONS, Verb
+from redrive.model.state_machine import Verb, check_transition
+from redrive.stores.rules.find import FoundItems, select
 from redrive.stores.rules.indexes import NumberIndex
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import DeadLetterKey, Record
 from redrive.stores.rules.tables import Feed, Groups, OperationTable, RegistrationTable, ResultTable
-
-
-def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
-    """Assert that the table of the model has this change. `forced`: a person revokes the lease of an active item."""
-    sources, targets = TRANSITIONS[verb]
-    revoked = forced and verb in MANUAL_VERBS and before is Status.ACTIVE
-    given_up = forced and verb is Verb.DROP and before is Status.MOVING
-    assert before in sources or revoked or given_up, f"{verb} does not apply to {before}"
-    assert after in targets, f"{verb} does not lead from {before} to {after}"
 
 
 @dataclass(eq=False)
@@ -148,6 +142,9 @@ class State:
         known = self.open_moves.get(make_address(queue, store), {})
         return nsmallest(limit, (id for id in known if id > after))
 
+    def lock_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
+        """Lock idempotency keys before they are read, where a transaction does not lock the namespace."""
+
     def load_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
         """Read idempotency keys that are about to be examined, with the items that they end with, together."""
 
@@ -166,6 +163,12 @@ class State:
             if where.operation is None or self.operations.changed(where.operation, item):
                 yield number, item
 
+    def select(
+        self, where: Filter, order: Order, limit: int, after: int | None = None, *, up_to: int | None = None
+    ) -> FoundItems:
+        """The next items that match, after a position and up to another one. Raises QueueNotFound."""
+        return select(self, where, order, limit, after, up_to=up_to)
+
     # Changing
 
     def draw_number(self) -> int:
@@ -181,6 +184,14 @@ class State:
     def allocate_id(self, number: int) -> ItemId:
         """An id that nobody can guess from another one."""
         return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
+
+    def digest(self, new: NewItem) -> bytes:
+        """What tells two items with one idempotency key apart."""
+        return hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).digest()
+
+    def aside_key(self, item: Record) -> str:
+        """Under which the idempotency key of a dropped item is kept. No key of a put has a NUL."""
+        return f"\0{item.ids[0]}"
 
     def begin(self, now: Instant) -> None:
         """Start a transaction at this instant."""
@@ -222,6 +233,10 @@ class State:
         finally:
             self._index(item)
             self._regroup(item, letter, item.dead_letter_key)
+
+    def index_words(self, item: Record) -> None:
+        """Within a change: a dead letter is found by the words of its last death and its payload."""
+        item.words = item.words_of_death()
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
         """An item came to a queue from another store, which still has it."""

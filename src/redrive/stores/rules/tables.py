@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -218,7 +218,7 @@ class ResultTable:
         result, until = self._known.get(id, (None, now))
         return result if until > now else None
 
-    def keep(self, ids: Iterable[ItemId], result: KeptResult, until: Instant) -> None:
+    def keep(self, ids: Sequence[ItemId], result: KeptResult, until: Instant) -> None:
         """Keep it under these ids."""
         for id in ids:
             self._known[id] = (result, until)

@@ -14,8 +14,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Counters, Death, HistoryEntry, HistoryEvent, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, count_outcome
 from redrive.model.limits import is_remote
-from redrive.model.manual_change import ManualAction, death_text
-from redrive.model.search_terms import search_terms_of
+from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.record import Record
@@ -186,12 +185,10 @@ def _apply_death(
 
 def mark_dead(state: State, item: Record) -> None:
     """Within a change: it is the last of the dead, and found by its words where the queue it lies in wants that."""
-    death = item.deaths[-1]
     item.death_number = state.draw_number()
     item.words = frozenset()
     if state.queues[item.queue].value.settings.search:
-        text = death_text(death, item.history.entries())
-        item.words = frozenset(search_terms_of(death.cause.error_type, text, item.payload, item.content_type))
+        state.index_words(item)
 
 
 def action_entry(

@@ -89,7 +89,7 @@ class SQLiteStore:
             queues = Queues.read(session, self.namespace)
             self._numbers.raise_to(_largest_number(connection))
             batch = Batch(session, self.clock.now(), queues, self._numbers, self.namespace, self.name)
-            receipts = put_batch(batch, (put,))[0]
+            receipts = put_batch(batch, (put,))
             write_pending(batch)
         return receipts
 

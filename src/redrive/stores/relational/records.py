@@ -1,0 +1,251 @@
+"""Items as the rules see them, made of their rows. What is large is read when it is asked for, for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.model.ids import ItemId, make_id, make_token
+from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Death, HistoryEntry, Item, Overrides, Status
+from redrive.model.limits import MAX_PRIORITY
+from redrive.model.payload import JSON
+from redrive.stores.relational.item_rows import ItemRow
+from redrive.stores.relational.session import Executor
+from redrive.stores.rules.record import History, LeaseState, Record
+
+_CONTENTS = """
+    SELECT item_no, content_type, headers, put_at, expire_timeout, idempotency_key, overrides, source_id, origin_id,
+        origin_queue, home_store
+    FROM redrive_item WHERE item_no IN carray(?)"""
+_PAYLOADS = "SELECT item_no, payload FROM redrive_item WHERE item_no IN carray(?)"
+_HISTORIES = """
+    SELECT h.item_no, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.item_no = c.value
+    ORDER BY h.item_no, h.entry"""
+_DEATHS = """
+    SELECT d.item_no, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.item_no = c.value
+    ORDER BY d.item_no, d.key"""
+_EARLIER = """
+    SELECT l.item_no, l.old_item_no, l.old_id_suffix FROM carray(?) AS c
+    CROSS JOIN redrive_former_id AS l ON l.item_no = c.value
+    ORDER BY l.item_no, l.old_item_no"""
+_COMPLETIONS = "SELECT item_no, died_at FROM redrive_dead_letter WHERE death_no IN carray(?)"
+_decode_entry = msgspec.json.Decoder(HistoryEntry).decode
+_decode_death = msgspec.json.Decoder(Death).decode
+_decode_overrides = msgspec.json.Decoder(Overrides).decode
+
+
+class StoredHistory(History):
+    """A history that is read when it is asked for. To add to it needs no read."""
+
+    __slots__ = ("_reader", "_row", "added")
+
+    def __init__(self, reader: RecordReader, row: ItemRow) -> None:
+        super().__init__()
+        self._reader, self._row = reader, row
+        self.added: list[HistoryEntry] = []
+        """Entries that are not stored yet."""
+
+    def add(self, entry: HistoryEntry) -> None:
+        self.added.append(entry)
+
+    def entries(self) -> tuple[HistoryEntry, ...]:
+        return self.copy().entries()
+
+    @property
+    def omitted(self) -> int:
+        return self.copy().omitted
+
+    def last(self) -> HistoryEntry | None:
+        return self.added[-1] if self.added else super().last()
+
+    def copy(self) -> History:
+        kept = self._reader.history_of(self._row.item_no) if self._row.entries else []
+        whole = History(kept, self._row.entries - len(kept))
+        for entry in self.added:
+            whole.add(entry)
+        return whole
+
+
+class StoredRecord(Record):
+    """An item that was read."""
+
+    __slots__ = ("_payload", "_reader", "row")
+
+    def __init__(self, reader: RecordReader, row: ItemRow, **fields: Any) -> None:
+        self._reader, self.row = reader, row
+        super().__init__(payload=None, **fields)  # type: ignore[arg-type]  # it is read when it is asked for
+
+    @property
+    def payload(self) -> bytes:
+        if self._payload is None:
+            self._reader.read_payloads()
+        assert self._payload is not None
+        return self._payload
+
+    @payload.setter
+    def payload(self, value: bytes | None) -> None:
+        self._payload = value
+
+    @property
+    def has_payload(self) -> bool:
+        """Whether its payload was read."""
+        return self._payload is not None
+
+    @property
+    def is_dropped(self) -> bool:
+        """The row says it too, so that a history need not be read for it."""
+        assert isinstance(self.history, StoredHistory)
+        if self.status is Status.ARCHIVED and not self.history.added:
+            return self.row.dropped_at is not None
+        return super().is_dropped
+
+
+class RecordReader:
+    """What a transaction or a query has read of items; `names` has the names of queues by key."""
+
+    def __init__(self, executor: Executor, names: Mapping[int, str]) -> None:
+        self._executor, self._names = executor, names
+        self.by_number: dict[int, StoredRecord] = {}
+        """By the number that an item is stored under."""
+        self._histories: dict[int, list[HistoryEntry]] = {}
+
+    def read(self, rows: Collection[ItemRow], *, whole: bool = False) -> dict[int, StoredRecord]:
+        """Return the items of these rows by number; only those in queues whose names are given.
+
+        `whole`: payloads and histories will be asked for, and are read with the rest.
+        """
+        fresh = {row.item_no: row for row in rows if row.item_no not in self.by_number and row.queue in self._names}
+        if fresh:
+            self._read(fresh, whole)
+        return {row.item_no: self.by_number[row.item_no] for row in rows if row.item_no in self.by_number}
+
+    def _read(self, rows: Mapping[int, ItemRow], whole: bool) -> None:
+        # All are sent before the first is waited for.
+        sent = self._send(_CONTENTS, rows)
+        deaths = self._send(_DEATHS, [number for number, row in rows.items() if row.deaths])
+        earlier = self._send(_EARLIER, [number for number, row in rows.items() if row.entries])
+        completed = self._send(_COMPLETIONS, [row.death_no for row in rows.values() if _is_dropped_completion(row)])
+        payloads = self._send(_PAYLOADS, rows if whole else ())
+        histories = self._send(_HISTORIES, rows if whole else ())
+        died: dict[int, list[Death]] = {}
+        contents = {number: content for number, *content in sent}
+        for number, data in deaths:
+            died.setdefault(number, []).append(_decode_death(data))
+        ids: dict[int, list[ItemId]] = {}
+        for number, old, id_suffix in earlier:
+            ids.setdefault(number, []).append(make_id(old, id_suffix))
+        completions: dict[int, Instant] = dict(completed)
+        for number, row in rows.items():
+            if number in contents:
+                past = [*ids.get(number, ()), row.id]
+                completed_at = completions.get(number, _completed_at(row))
+                self.by_number[number] = self._record(row, past, died.get(number, []), completed_at, contents[number])
+        self._keep_payloads(payloads)
+        if whole:
+            self._keep_histories(rows, histories)
+
+    def _send(self, statement: str, numbers: Iterable[int | None]) -> Iterable[Any]:
+        listed = [number for number in numbers if number is not None]
+        rows: Iterable[Any] = self._executor.execute(statement, (self._executor.table(listed),)) if listed else ()
+        return rows
+
+    def history_of(self, number: int) -> list[HistoryEntry]:
+        """Return what is stored of a history. Those of all items that were read are read together."""
+        if number not in self._histories:
+            unread = [each for each in self.by_number if each not in self._histories]
+            self._keep_histories(unread, self._send(_HISTORIES, unread))
+        return self._histories[number]
+
+    def _keep_histories(self, numbers: Iterable[int], entries: Iterable[Any]) -> None:
+        self._histories.update({number: [] for number in numbers})
+        for number, data in entries:
+            self._histories[number].append(_decode_entry(data))
+
+    def read_payloads(self) -> None:
+        """Read the payloads of all items that were read without."""
+        unread = [number for number, item in self.by_number.items() if not item.has_payload]
+        self._keep_payloads(self._send(_PAYLOADS, unread))
+
+    def _keep_payloads(self, payloads: Iterable[Any]) -> None:
+        for number, payload in payloads:
+            self.by_number[number].payload = payload
+
+    def _record(
+        self,
+        row: ItemRow,
+        ids: list[ItemId],
+        deaths: list[Death],
+        completed_at: Instant | None,
+        content: Sequence[Any],
+    ) -> StoredRecord:
+        content_type, headers, put_at, expire_timeout, key, overrides, source_id, origin_id, origin_queue, home = (
+            content
+        )
+        grant = None
+        if row.token is not None:
+            assert row.leased_at is not None
+            assert row.deadline is not None
+            token = make_token(row.item_no, row.id_suffix, row.token)
+            grant = LeaseState(token, row.worker, row.leased_at, row.deadline, row.dead_reason)
+        return StoredRecord(
+            self,
+            row,
+            ids=ids,
+            queue=self._names[row.queue],
+            status=row.status,
+            content_type=content_type or JSON,
+            headers={} if headers is None else msgspec.json.decode(headers),
+            priority=MAX_PRIORITY - row.rank,
+            put_at=put_at,
+            seq=row.seq,
+            ready_at=row.ready_at,
+            expire_timeout=expire_timeout,
+            expire_deadline=row.expire_deadline,
+            holders=row.holders,
+            idempotency_key=key,
+            overrides=overrides_of(overrides),
+            source_id=source_id,
+            origin_id=origin_id,
+            origin_queue=origin_queue,
+            counters=row.counters,
+            grant=grant,
+            first_leased_at=row.first_leased_at,
+            completed_at=completed_at,
+            result=row.result,
+            archived_from=row.archived_from,
+            history=StoredHistory(self, row),
+            deaths=deaths,
+            is_in_dead_queue=_is_in_dead_queue(row),
+            death_number=row.death_no or 0,
+            home_store=home,
+            route=row.route,
+        )
+
+
+def read_items(executor: Executor, rows: Collection[ItemRow], names: Mapping[int, str]) -> list[Item]:
+    """Return the full items of these rows, in order."""
+    records = RecordReader(executor, names).read(rows, whole=True)
+    return [records[row.item_no].to_item() for row in rows]
+
+
+def overrides_of(stored: str | None) -> Overrides:
+    """Return the overrides of an item as its row has them."""
+    return NO_OVERRIDES if stored is None else _decode_overrides(stored)
+
+
+def _is_in_dead_queue(row: ItemRow) -> bool:
+    if row.status is Status.ARCHIVED:
+        return row.dead_reason is not None and row.archived_from in WAITING_STATUSES
+    return row.death_no is not None and row.status is not Status.DEAD and not row.was_dead
+
+
+def _is_dropped_completion(row: ItemRow) -> bool:
+    """Whether only the index entry says when the item was completed."""
+    return row.dropped_at is not None and row.archived_from is Status.COMPLETED
+
+
+def _completed_at(row: ItemRow) -> Instant | None:
+    return row.ended_at if Status.COMPLETED in (row.status, row.archived_from) else None

@@ -1,0 +1,69 @@
+"""Find the items that match a filter: scan the index that fits it, and check item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from redrive.model.filter import MAX_EXAMINED, Filter, Order, matches
+from redrive.model.search_terms import parse_query
+from redrive.stores.rules.record import Record
+
+if TYPE_CHECKING:
+    from redrive.stores.rules.state import State
+
+
+class FoundItems(NamedTuple):
+    """Some of what a filter means."""
+
+    found: list[tuple[int, Record]]
+    """Items with their positions."""
+    position: int | None
+    """How far was looked. None where nothing was."""
+    exhausted: bool
+    """There is nothing more."""
+
+
+def select(
+    state: State,
+    where: Filter,
+    order: Order,
+    limit: int,
+    after: int | None = None,
+    *,
+    up_to: int | None = None,
+) -> FoundItems:
+    """The next items that match, after a position and up to another one.
+
+    It looks on for one match more than it takes, so that the last page is known to be the last.
+    """
+    if where.queue is not None:
+        state.queue(where.queue)
+    meets = _condition(where)
+    found: list[tuple[int, Record]] = []
+    position = after
+    for looked, (number, item) in enumerate(state.walk(where, order, after)):
+        if up_to is not None and number > up_to:
+            break
+        matched = meets(item)
+        if looked == MAX_EXAMINED or (matched and len(found) == limit):
+            return FoundItems(found, position, exhausted=False)
+        if len(found) < limit:
+            position = number
+        if matched:
+            found.append((number, item))
+    return FoundItems(found, position, exhausted=True)
+
+
+def _condition(where: Filter) -> Callable[[Record], bool]:
+    """Whether an item meets every condition but those that `State.walk` looks up."""
+    words = None if where.words is None else parse_query(where.words)
+
+    def meets(item: Record) -> bool:
+        if not matches(where, item.filter_subject):
+            return False
+        if words is None:
+            return True
+        return item.death is not None and words.matches(item.words)
+
+    return meets

@@ -1,0 +1,246 @@
+"""Each lane of the SQL stores against the rules: the same calls, on the same items, give the same results and rows.
+
+A lane is for calls that are frequent and plain; whatever is odd follows `stores/rules`, which says what is right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.simulation.histories import random_history
+from tests.simulation.rows import all_rows
+from tests.simulation.twins import Ask, Twins, opens
+from tests.sizes import THOROUGH
+
+from redrive import Broker, Dead, DeadReason, Operation, RetryVerdict, Status
+from redrive.contract import Call
+from redrive.contract.admin_calls import ManualChange, ManualTarget, StartOperation, StepOperation
+from redrive.contract.item_calls import Complete, Extend, NewItem, Put, ReturnLease, Settle
+from redrive.contract.queries import GetQueue
+from redrive.model.duration import MINUTE
+from redrive.model.failure import failure_from_fields
+from redrive.model.filter import Filter
+from redrive.model.ids import ItemId
+from redrive.model.item import Overrides, Result
+from redrive.model.judge import OutcomeKind
+from redrive.model.payload import JSON
+from redrive.model.state_machine import Verb
+from redrive.stores.relational import rule_execution
+from redrive.stores.relational.batch import Batch
+
+SEEDS = 500 if THOROUGH else 12
+EVERY = 20
+"""After so many steps of a history all rows are compared."""
+MANY = 12
+"""More than a lane for many items needs."""
+BOOM = failure_from_fields("Error", "boom")
+RESULT = Result(b"1", JSON)
+MakeCalls = Callable[[Broker], list[Call]]
+
+
+class LaneTwins(Twins):
+    """Two SQLite stores: the first has lanes, the second follows the rules."""
+
+    def __init__(self, seed: int, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.files = [folder / "lanes.db", folder / "rules.db"]
+        self.followed: list[Counter[type]] = [Counter(), Counter()]
+        """The calls that followed the rules on each side."""
+        self._patch = patch
+        super().__init__(seed, *(opens(f"sqlite:///{file}") for file in self.files))
+
+    def _answer(self, side: int, question: Ask) -> Any:
+        with self.on_side(side):
+            return super()._answer(side, question)
+
+    @contextmanager
+    def on_side(self, side: int) -> Iterator[None]:
+        execute = rule_execution._execute_or_refuse
+
+        def count(state: Any, call: Call) -> Any:
+            self.followed[side][type(call)] += 1
+            return execute(state, call)
+
+        with self._patch.context() as patch:
+            patch.setattr(Batch, "has_lanes", side == 0)
+            patch.setattr(rule_execution, "_execute_or_refuse", count)
+            yield
+
+    def compare_rows(self) -> None:
+        self.ask("rows", lambda side, _: all_rows(self.files[side]))
+
+    def compare_lane(self, make: MakeCalls) -> None:
+        """Both sides carry out calls, in one transaction: one by its lane, the other by the rules."""
+
+        def carry_out(side: int, broker: Broker) -> Any:
+            store = broker.core.store
+            calls = make(broker)
+            self.followed[side].clear()
+            return store.commit(calls, self.clocks[side].now()).results
+
+        self.ask("calls", carry_out)
+        self.compare_rows()
+
+
+def furnish(twins: Twins) -> None:
+    """Queues of each kind, and items to change, which are the same on both sides."""
+    for name, settings in QUEUES.items():
+        twins.ask(name, lambda _, broker, n=name, s=settings: broker.create_queue(n, **s))  # type: ignore[misc]
+
+
+QUEUES: dict[str, dict[str, Any]] = {
+    "morgue": {},
+    "plain": {},
+    "kept": {"keep_completed": "1h", "feed": "all"},
+    "to": {"dead_queue": "morgue", "feed": "all"},
+    "dropped": {"on_dead": "drop"},
+    "limited": {"max_size": 100, "expire_timeout": "1h", "idempotency_timeout": "item"},
+}
+
+
+def leases(broker: Broker, queue: str) -> list[Any]:
+    broker.put_many(queue, list(range(MANY)))
+    return broker.lease(queue, MANY, worker="w")
+
+
+def version(broker: Broker, queue: str) -> int:
+    found: int = broker.core.store.read(GetQueue(queue)).version
+    return found
+
+
+def puts(queue: str) -> MakeCalls:
+    def make(broker: Broker) -> list[Call]:
+        plain = [Put(queue, (NewItem(b"1", JSON, is_plain=True),)) for _ in range(3)]
+        return [*plain, Put(queue, tuple(NewItem(b"2", JSON, priority=7, is_plain=True) for _ in range(3)))]
+
+    return make
+
+
+def puts_with_options(queue: str) -> MakeCalls:
+    options: list[dict[str, Any]] = [
+        {"idempotency_key": "a"},
+        {"idempotency_key": "a"},
+        {"headers": {"h": "x"}, "delay": MINUTE},
+        {"held_by": "ada", "priority": 9},
+        {"overrides": Overrides(max_attempts=3), "expire_timeout": MINUTE},
+    ]
+    return lambda broker: [Put(queue, tuple(NewItem(b"1", JSON, **each) for each in options))]
+
+
+def failed_puts(queue: str) -> MakeCalls:
+    def make(broker: Broker) -> list[Call]:
+        fields: dict[str, Any] = {"failure": BOOM, "version": version(broker, queue)}
+        later = RetryVerdict(MINUTE, Status.FAILED)
+        return [Put(queue, (NewItem(b"1", JSON, idempotency_key=key, verdict=later, **fields),)) for key in "abc"]
+
+    return make
+
+
+def completions(queue: str, **options: Any) -> MakeCalls:
+    return lambda broker: [Complete(lease.token, **options) for lease in leases(broker, queue)]
+
+
+def ends(queue: str, kind: OutcomeKind, *verdicts: Any) -> MakeCalls:
+    def make(broker: Broker) -> list[Call]:
+        now = version(broker, queue)
+        given = [verdicts[place % len(verdicts)] for place in range(MANY)]
+        held = zip(leases(broker, queue), given, strict=True)
+        return [Settle(lease.token, kind, verdict, now, BOOM, worker_is_gone=True) for lease, verdict in held]
+
+    return make
+
+
+def returns(queue: str) -> MakeCalls:
+    def make(broker: Broker) -> list[Call]:
+        held = leases(broker, queue)
+        return [*(ReturnLease(each.token) for each in held[:6]), *(Extend(each.token, MINUTE) for each in held[6:])]
+
+    return make
+
+
+def letters(broker: Broker, queue: str, verb: Verb) -> list[ItemId]:
+    """Dead letters that are alike; archived where the verb is for those."""
+    for lease in leases(broker, queue):
+        broker.fail(lease, "boom", final=True)
+    ids = [item.id for item in broker.find(queue=queue, order="oldest", limit=100).items]
+    if verb in (Verb.RESTORE, Verb.PURGE):
+        broker.archive(ids)
+    return ids
+
+
+def changes(queue: str, verb: Verb) -> MakeCalls:
+    def make(broker: Broker) -> list[Call]:
+        return [ManualChange(verb, tuple(ManualTarget(id) for id in letters(broker, queue, verb)), "ada", note="n")]
+
+    return make
+
+
+def step(queue: str, verb: Verb) -> MakeCalls:
+    def make(broker: Broker) -> list[Call]:
+        letters(broker, queue, verb)
+        status = Status.ARCHIVED if verb in (Verb.RESTORE, Verb.PURGE) else Status.DEAD
+        start = StartOperation(verb=verb, where=Filter(status=status, queue=queue), actor="ada")
+        (operation,) = broker.core.store.commit([start], broker.core.clock.now()).results
+        assert isinstance(operation, Operation)
+        return [StepOperation(operation.id, 0)]
+
+    return make
+
+
+LATER, TAIL = RetryVerdict(MINUTE, Status.FAILED), RetryVerdict(0)
+DEAD, GONE = Dead(DeadReason.FINAL_ERROR), Dead(DeadReason.FINAL_ERROR, drop=True)
+MOVED = Dead(DeadReason.FINAL_ERROR, to="morgue")
+BULK = (Verb.RETRY, Verb.REDRIVE, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE)
+LANES: dict[str, MakeCalls] = {
+    **{f"puts in {queue}": puts(queue) for queue in ("plain", "kept", "limited")},
+    **{f"puts with options in {queue}": puts_with_options(queue) for queue in ("plain", "kept", "limited")},
+    "failed puts": failed_puts("plain"),
+    **{f"completions in {queue}": completions(queue) for queue in ("plain", "kept", "limited")},
+    "completions with results": completions("kept", result=RESULT),
+    "completions with kept results": completions("plain", result=RESULT, keep_result=MINUTE),
+    "completions with puts": completions("plain", puts=(Put("limited", (NewItem(b"1", JSON),)),)),
+    "retries": ends("kept", OutcomeKind.FAILED, LATER, TAIL),
+    "retries that are held": ends("plain", OutcomeKind.FAILED, RetryVerdict(MINUTE, Status.FAILED, ("breaker",))),
+    "losses": ends("plain", OutcomeKind.LOST, TAIL),
+    "releases": ends("kept", OutcomeKind.RELEASED, TAIL),
+    "returns and extensions": returns("kept"),
+    "deaths": ends("plain", OutcomeKind.FAILED, DEAD),
+    "deaths to a dead queue": ends("to", OutcomeKind.FAILED, MOVED),
+    "deaths between retries": ends("to", OutcomeKind.FAILED, LATER, MOVED, DEAD),
+    **{f"{verb} of many": changes("plain", verb) for verb in BULK},
+    **{f"{verb} by an operation": step("plain", verb) for verb in BULK},
+}
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_lane_does_what_the_rules_say(lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = LaneTwins(0, tmp_path, monkeypatch)
+    furnish(twins)
+    twins.compare_lane(LANES[lane])
+    for broker in twins.brokers:
+        broker.close()
+    by_lane, by_rules = twins.followed
+    assert not by_lane, "the lane was not taken"
+    assert by_rules, "the rules were not followed"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_histories_are_the_same_with_and_without_lanes(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With odd items between plain ones: a lane declines what it was not made for."""
+    twins, steps = LaneTwins(seed, tmp_path, monkeypatch), 0
+
+    def compare_rows() -> None:
+        nonlocal steps
+        steps += 1
+        if steps % EVERY == 0:
+            twins.compare_rows()
+
+    random_history(twins, compare_rows)
+    by_lane, by_rules = (sum(counts.values()) for counts in twins.followed)
+    assert by_lane < by_rules
