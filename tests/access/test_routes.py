@@ -249,6 +249,15 @@ async def test_route_answers_those_who_may(sample: Sample, place: Place) -> None
             assert refused is not expected, (role, side, principal.queues, principal.namespaces, answer)
 
 
+def test_route_names_the_permission_that_it_takes() -> None:
+    """The document and the page say it: a role that may call a route has it, and one that has it may call the route."""
+    for route in ROUTES:
+        may = {role for sample in SAMPLES if sample.route == route.name for role in sample.roles.split()}
+        assert may == {role for role in Role if everywhere(role).may(route.permission, "default", "own-jobs")}, (
+            route.name
+        )
+
+
 async def test_breakers_of_other_queues_are_not_listed(place: Place) -> None:
     await place.open()
     assert place.server is not None

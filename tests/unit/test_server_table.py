@@ -17,6 +17,7 @@ from redrive.server.openapi import encoded
 from redrive.server.request import Request
 from redrive.server.request_limits import Limits
 from redrive.server.route import Route
+from redrive.server.routes import derivation
 from redrive.server.routes.derivation import number, row
 from redrive.server.routes.table import ROUTES
 
@@ -32,6 +33,22 @@ UNBOUNDED = {
 }
 """Values of programs, patterns of tokens, tables, and words that are parsed: the size of the body bounds them."""
 
+WRITTEN = {"queues.list", "queues.stats", "queues.info", "queue.clear", "items.result"}
+"""Rows that are functions of the server, beside those of capture and of tokens."""
+FORWARDS = [
+    route
+    for route in ROUTES
+    if route.request_type.__module__ == derivation.__name__  # type: ignore[union-attr]
+    and route.name not in WRITTEN
+    and not route.name.startswith(("capture.", "tokens."))
+]
+SAID: dict[str, Any] = {
+    **{"actor": "ann", "before": "12", "confirm": 3, "error": "no", "force": True, "held_by": "bob", "id": ID},
+    **{"ids": [ID, ID], "keys": ["k"], "kind": "network", "lasting": True, "limit": 2, "name": "jobs", "note": "why"},
+    **{"open_for": "5m", "queue": "jobs", "rate": 4.5, "redacted": False, "settings": {"max_attempts": 3}},
+    **{"skip_canaries": True, "to": "slow", "unfinished": True},
+}
+"""Every word of the calls that forward to the broker, with a value that is no default."""
 Mood = Annotated[str, msgspec.Meta(max_length=9)]
 
 
@@ -89,6 +106,31 @@ async def test_row_passes_on_all_that_is_given() -> None:
     call = msgspec.convert({"queue": "a", "limit": 2, "actor": "b", "settings": {"c": 1}}, route.request_type)
     assert await route.handler(request, call) == {"counted": 5}
     assert given == ["a", 2, "b", {"c": 1}]
+
+
+class Asked(Exception):
+    """A method of the broker was called."""
+
+
+class Listener:
+    """In place of a broker: raises what a method was called with."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def method(**given: Any) -> None:
+            raise Asked(given)
+
+        return method
+
+
+@pytest.mark.parametrize("route", FORWARDS, ids=lambda route: route.name)
+async def test_every_field_of_a_call_reaches_the_broker(route: Route) -> None:
+    request = Request(Listener(), None, "default", {}, b"", LIMITS)  # type: ignore[arg-type]
+    said = {name: SAID[name] for name in route.request_type.__struct_fields__}  # type: ignore[union-attr]
+    with pytest.raises(Asked) as asked:
+        await route.handler(request, msgspec.convert(said, route.request_type))
+    expected = {**said, **({"before": 12} if "before" in said else {}), **said.get("settings", {})}
+    expected.pop("settings", None)
+    assert asked.value.args == (expected,)
 
 
 def test_parameter_without_a_word_is_refused_where_the_row_is_made() -> None:
