@@ -21,7 +21,7 @@ from redrive.contract import Call, Query
 from redrive.contract.admin_calls import StepOperation, UpdateQueue
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetOverdue, ReadFeed
-from redrive.errors import Closed, InvalidInput, OutcomeUnknown, StoreError
+from redrive.errors import Closed, InvalidInput, RedriveError
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.text import format_elapsed
@@ -112,7 +112,7 @@ class PostgresStore:
         shared = Batch.has_lanes and all(call.runs_beside_others for call in calls)
         commit = self._transact(calls, now, shared=shared)
         if any(result is LEFT for result in commit.results):
-            commit = self._commit_rest(calls, commit)
+            commit = self._commit_rest(calls, commit, now)
         if commit.arrivals:
             self._notifications.publish(commit.arrivals)
         if self._server_clock is not None:
@@ -123,19 +123,19 @@ class PostgresStore:
         commit, self._queues = self._engine.transact(lambda session: self._carry_out(session, calls, now, shared))
         return commit
 
-    def _commit_rest(self, calls: Sequence[Call], commit: Commit) -> Commit:
+    def _commit_rest(self, calls: Sequence[Call], commit: Commit, now: Instant | None) -> Commit:
         """Execute calls that a transaction left to one which nothing runs beside. If that fails, all others have
-        happened."""
+        happened. It has an instant of its own: marks may have passed that of the first one while it waited."""
         left = [index for index, result in enumerate(commit.results) if result is LEFT]
         try:
-            rest = self._transact([calls[index] for index in left], commit.now, shared=False)
-        except (StoreError, OutcomeUnknown) as problem:
+            rest = self._transact([calls[index] for index in left], now, shared=False)
+        except RedriveError as problem:
             rest = Commit([problem] * len(left), {}, commit.now)
         for index, result in zip(left, rest.results, strict=True):
             commit.results[index] = result
         arrivals = Counter(commit.arrivals)
         arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: there is a new time to wait for
-        return Commit(commit.results, arrivals, commit.now)
+        return Commit(commit.results, arrivals, rest.now)
 
     def read(self, query: Query) -> Any:
         if isinstance(query, GetOverdue) and query.queue is None:  # only maintenance asks, and no caller waits for it

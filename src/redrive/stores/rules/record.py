@@ -35,6 +35,8 @@ from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
 from redrive.model.search_terms import search_terms_of
 
+_INTO_THE_ARCHIVE = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED)
+
 
 @dataclass(slots=True)
 class LeaseState:
@@ -202,7 +204,10 @@ class Record:
         if self.archived_from is Status.COMPLETED and self.completed_at is not None:
             return self.completed_at
         last = self.history.last()
-        return self.put_at if last is None else last.at
+        if last is None or last.event in _INTO_THE_ARCHIVE:
+            return self.put_at if last is None else last.at
+        archivals = (entry.at for entry in reversed(self.history.entries()) if entry.event in _INTO_THE_ARCHIVE)
+        return next(archivals, last.at)  # failures may have been added since
 
     @property
     def number(self) -> int:

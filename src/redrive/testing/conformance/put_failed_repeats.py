@@ -53,6 +53,17 @@ class CaptureAgainConformance(Suite):
         assert after.counters.failures == before.counters.failures + counted
         assert (broker.count(status="any"), len(after.deaths)) == (total, len(before.deaths))
 
+    def test_archived_item_is_kept_no_longer_for_a_failure(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", keep_archived="1m")
+        id = broker.put("jobs", 1, idempotency_key="k").id
+        broker.archive([id])
+        clock.advance("30s")
+        assert broker.put_failed("jobs", 1, "again", idempotency_key="k").duplicate
+        assert broker.count(status="archived", since="20s") == 0
+        clock.advance("30s")
+        broker.run_maintenance()
+        assert broker.count(status="any") == 0
+
     def test_failure_is_judged_by_settings_that_another_program_changed(self, open_broker: OpenBroker) -> None:
         self.require("supports_processes")
         one, two = open_broker(), open_broker()
@@ -261,6 +272,19 @@ class CaptureBatchConformance(StoreSuite):
         (receipt,) = direct.do(put(b"x", idempotency_key="k", source_id=ItemId("0" * 31 + "1"), **failed))
         assert (receipt.id, receipt.duplicate) == (id, True)
         assert len(direct.get(id).history) == 1
+
+    def test_second_item_of_a_source_is_put_where_the_first_is_known_by_its_key(self, direct: StoreDriver) -> None:
+        direct.queue()
+        (id,) = direct.put(b"x", idempotency_key="k")
+        source_id = ItemId("0" * 31 + "1")
+        items = (
+            NewItem(b"x", "application/octet-stream", idempotency_key="k", source_id=source_id),
+            NewItem(b"x", "application/octet-stream", source_id=source_id),
+        )
+        known, new = direct.do(Put("jobs", items))
+        assert (known.id, known.duplicate, new.duplicate) == (id, True, False)
+        assert direct.get(new.id).source_id == source_id
+        assert places(direct.stats()) == {"pending": 2}
 
     @pytest.mark.parametrize("part", ["failure", "verdict"])
     def test_failure_without_its_verdict_is_refused(self, direct: StoreDriver, part: str) -> None:
