@@ -6,7 +6,7 @@
     .venv/bin/python -m benchmarks.sql_calls /tmp/before --statements       # SQLite: statements and VM steps
     .venv/bin/python -m benchmarks.sql_calls .                              # the noise: this checkout against itself
 
-Both run in processes of their own, in turns. On PostgreSQL the CPU is that of the client.
+Both run in separate processes, in turns. On PostgreSQL the CPU is that of the client.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.servers.asgi import Client
 from redrive import Broker
 from redrive.auth.principal import TOKENS_NAMESPACE, Permission, Principal, Role
 from redrive.contract.queries import ListOperations, ListRegistrations
-from redrive.server.routes import ROUTES
+from redrive.server.routes.table import ROUTES
 
 FORGED = "mallory"
 READING = {Permission.READ, Permission.READ_PAYLOADS, Permission.READ_RESULTS}

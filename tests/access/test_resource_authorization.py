@@ -24,7 +24,8 @@ from redrive.model.operation import Operation, OperationStatus
 from redrive.server.asgi import Server
 from redrive.server.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
-from redrive.server.routes import ROUTES, store_api
+from redrive.server.routes import store_api
+from redrive.server.routes.table import ROUTES
 
 ADMIN = frozenset({Role.ADMIN})
 OPERATOR, MANAGER = limited(Role.OPERATOR), limited(Role.ADMIN)

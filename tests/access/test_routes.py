@@ -20,7 +20,8 @@ from redrive.contract.queries import GetItems
 from redrive.server.asgi import Server
 from redrive.server.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
-from redrive.server.routes import ROUTES, store_api
+from redrive.server.routes import store_api
+from redrive.server.routes.table import ROUTES
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
 ADMIN = "admin"
@@ -85,6 +86,8 @@ SAMPLES = (
     Sample("items.list", lambda s: {"queue": s.queue, "redacted": False}, ADMIN, HERE),
     Sample("items.get", lambda s: {"id": s.id}, LOOKS, HERE),
     Sample("items.get", lambda s: {"id": s.id, "redacted": False}, ADMIN, HERE),
+    Sample("items.get_many", lambda s: {"ids": [s.id]}, LOOKS, ANY),
+    Sample("items.get_many", lambda s: {"ids": [s.own_id], "redacted": False}, ADMIN, ANY),
     Sample("items.result", lambda s: {"id": s.done_id}, AWAITS, HERE),
     Sample("items.result", lambda s: {"id": s.gone_id}, AWAITS, HERE),
     of_items("items.delete", roles=ADMIN),
@@ -246,6 +249,15 @@ async def test_route_answers_those_who_may(sample: Sample, place: Place) -> None
             assert refused is not expected, (role, side, principal.queues, principal.namespaces, answer)
 
 
+def test_route_names_the_permission_that_it_takes() -> None:
+    """The document and the page say it: a role that may call a route has it, and one that has it may call the route."""
+    for route in ROUTES:
+        may = {role for sample in SAMPLES if sample.route == route.name for role in sample.roles.split()}
+        assert may == {role for role in Role if everywhere(role).may(route.permission, "default", "own-jobs")}, (
+            route.name
+        )
+
+
 async def test_breakers_of_other_queues_are_not_listed(place: Place) -> None:
     await place.open()
     assert place.server is not None
@@ -258,6 +270,18 @@ async def test_breakers_of_other_queues_are_not_listed(place: Place) -> None:
         place.caller.principal = principal
         answer = await Client(place.server).call("breakers.list")
         assert [each["queue"] for each in answer.json["breakers"]] == seen
+
+
+async def test_items_of_other_queues_are_not_among_many(place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    own, foreign = (place.world.sides[side] for side in (OWN, FOREIGN))
+    client = Client(place.server)
+    for principal in (limited(Role.VIEWER), limited(Role.OPERATOR)):
+        place.caller.principal = principal
+        found = (await client.ok("items.get_many", ids=[foreign.id, own.id, foreign.letter_id]))["items"]
+        assert [item and item["id"] for item in found] == [None, own.id, None]
+        assert found[1].get("hidden", False) is (principal == limited(Role.VIEWER))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ import psycopg
 import pytest
 from tests.acceptance.places import places
 
-from redrive import Broker, Receipt, connect
+from redrive import Broker, Receipt, Settled, connect
+from redrive.contract.item_calls import Complete, NewItem, Put
 from redrive.errors import IdempotencyConflict, LeaseLost, QueueNotFound, StoreUnavailable
+from redrive.model.payload import JSON
+from redrive.stores.postgres import PostgresStore
 from redrive.stores.postgres.session import Session
 from redrive.stores.relational import dead_letters
 from redrive.stores.relational import item_rows as standing
@@ -75,6 +78,33 @@ def test_letters_of_one_group_that_are_completed_at_once_all_leave_it(
     two.complete(two.lease("morgue")[0])
     assert one.groups() == ()
     assert places(postgres_url) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_completed_dead_letter_with_puts_runs_alone_after_the_others(
+    one: Broker, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Its puts read keys of others, so the lock must be exclusive; that of the batch is shared."""
+    one.put_many("jobs", range(2))
+    first, second = one.lease("jobs", 2)
+    one.fail(first, "boom", final=True)
+    (dead,) = one.lease("morgue")
+    transact, locks = PostgresStore._transact, list[bool]()
+
+    def transacted(store: PostgresStore, calls: Any, now: Any, *, shared: bool) -> Any:
+        locks.append(shared)
+        if fails and not shared:
+            raise StoreUnavailable("here", "the server is gone")
+        return transact(store, calls, now, shared=shared)
+
+    monkeypatch.setattr(PostgresStore, "_transact", transacted)
+    puts = (Put("jobs", (NewItem(b"3", JSON, idempotency_key="k"),)),)
+    left, done = one.core.store.commit([Complete(dead.token, puts=puts), Complete(second.token)]).results
+    assert locks == [True, False]
+    assert isinstance(done, Settled)
+    assert isinstance(left, StoreUnavailable if fails else Settled)
+    assert one.stats("morgue").dead_letters == int(fails)
+    assert one.stats("jobs").pending == int(not fails)
 
 
 @pytest.mark.parametrize(("completed", "status"), [(False, "active"), (True, None)])

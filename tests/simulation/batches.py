@@ -127,7 +127,7 @@ def _settle(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
 
 
 def _end(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
-    """A delivery that ends in a plain way, or goes on."""
+    """A delivery that ends in a plain way, or continues."""
     if not twins.leases[0]:
         return None
     position, reply = pick.randrange(len(twins.leases[0])), pick.choice([None, None, RESULT])

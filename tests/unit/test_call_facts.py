@@ -25,7 +25,7 @@ from redrive.stores.rules.dispatch import CALL_RULES, QUERY_RULES
 CALLS, QUERIES = typing.get_args(Call), typing.get_args(Query)
 ID = ItemId("0" * 32)
 TOKEN = Token(ID + "7" * 16)
-SAMPLES: dict[Any, Any] = {ItemId: ID, Token: TOKEN, tuple[ItemId, ...]: (ID,)}
+SAMPLES: dict[Any, Any] = {tuple[ItemId, ...]: (ID,), tuple[Token, ...]: (TOKEN,), ItemId: ID, Token: TOKEN}
 OTHER_IDS = {("CloseMove", "source_ids"), ("ListOpenMoves", "after"), ("GetResult", "id")}
 """Fields with ids that the call looks up elsewhere than among the items."""
 BESIDE_OTHERS = {

@@ -23,7 +23,7 @@ LIMITS = {
     "looks?|looked": (276, "poll, read, check, query"),
     "nobody": (192, "no worker, no process, no caller"),
     "somebody|anybody|everybody": (134, "another process, a caller, an operator"),
-    "as it stands|stands|stand|standing": (152, "state, status, current"),
+    "as it stands|stands|stand|standing": (141, "state, status, current"),
     "begins?|began|begun": (188, "starts, started"),
     "at once": (135, "immediately, together, concurrently"),
     "goes? on": (45, "continues"),

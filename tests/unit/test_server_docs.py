@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 from tests.terminal import reference
+from tests.unit import http_reference
 
 from redrive import Broker
 from redrive.server.request_limits import Limits
-from redrive.server.routes import ROUTES
+from redrive.server.routes.table import ROUTES
 from redrive.wire.error_codec import HTTP_ONLY_CODES, STATUS_BY_CODE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +26,8 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_page_lists_every_call() -> None:
-    listed = [[f"`{route.name}`", route.permission.value, route.summary] for route in ROUTES]
-    assert rows("Calls") == listed
+    assert rows("Calls") == [[f"`{route.name}`", route.permission.value, route.summary] for route in ROUTES]
+    assert http_reference.text() == PAGE, "python -m tests.unit.http_reference"
 
 
 def test_page_lists_every_code_with_its_status() -> None:

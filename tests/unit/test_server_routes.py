@@ -11,7 +11,7 @@ from tests.servers.asgi import Client
 
 from redrive.model.options import OperationOptions
 from redrive.server.application import application
-from redrive.server.routes import ROUTES
+from redrive.server.routes.table import ROUTES
 
 NO_ID = "0" * 32
 NO_TOKEN = "0" * 48
@@ -103,6 +103,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "queue.extend": (400, "invalid_name", {"queue": "jobs", "items": [{"token": "x"}]}),
     "items.list": (404, "queue_not_found", {"queue": "x"}),
     "items.get": (404, "item_not_found", {"id": NO_ID}),
+    "items.get_many": (400, "invalid_name", {"ids": ["x"]}),
     "items.by_key": (404, "queue_not_found", {"queue": "x", "keys": ["k"]}),
     "items.result": (404, "result_unavailable", {"id": NO_ID}),
     "items.import": (400, "invalid_input", {"queue": "jobs"}),
@@ -349,6 +350,15 @@ async def _(bench: Bench) -> None:
     assert item["payload"]["n"] == 1
     assert "hunter2" not in str(item)
     assert "hunter2" in str(await bench.ok("items.get", id=item["id"], redacted=False))
+
+
+@story("items.get_many")
+async def _(bench: Bench) -> None:
+    ids = [await bench.dead(), await bench.put({"password": "hunter2"}), NO_ID]
+    found = (await bench.ok("items.get_many", ids=ids))["items"]
+    assert [item and (item["id"], item["status"]) for item in found] == [(ids[0], "dead"), (ids[1], "pending"), None]
+    assert "hunter2" not in str(found)
+    assert "hunter2" in str(await bench.ok("items.get_many", ids=ids, redacted=False))
 
 
 @story("items.by_key")

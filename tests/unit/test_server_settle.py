@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 from tests.servers.asgi import Client
 
+from redrive.contract import Query
+from redrive.contract.queries import GetLease, GetLeases
 from redrive.model.duration import parse_duration
 from redrive.server.application import application
+from redrive.stores.memory.store import MemoryStore
 
 ENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "complete": ("queue.complete", {}),
@@ -123,3 +127,20 @@ async def test_report_whose_wait_is_no_text_and_no_number_is_refused(client: Cli
     items = [{"token": item["token"], "error": error}]
     assert (await client.call("queue.retry", queue="jobs", items=items)).status == 400
     assert (await client.ok("items.get", id=item["id"]))["status"] == "active"
+
+
+async def test_leases_of_a_call_are_read_together(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = [(await leased(client, "jobs"))["token"] for _ in range(5)]
+    asked: list[type[Any]] = []
+
+    def count(store: MemoryStore, query: Query) -> Any:
+        asked.append(type(query))
+        return read(store, query)
+
+    read = MemoryStore.read
+    monkeypatch.setattr(MemoryStore, "read", count)
+    ends: list[dict[str, Any]] = [{"error": "busy"}, {"dead": True}, {"delay": "5s"}, {"counted": False}, {}]
+    items = [{"token": token, **fields} for token, fields in zip(tokens, ends, strict=True)]
+    await client.ok("queue.retry", queue="jobs", items=items)
+    assert Counter(asked)[GetLeases] == 1
+    assert GetLease not in asked

@@ -94,7 +94,7 @@ def check_lease(caller: Caller, rights: Sequence[Permission], token: Token, loca
 def check_operation(caller: Caller, right: Permission, id: str, *, drives: bool = False) -> Flow[None]:
     """Raise unless the caller may do that in the queue that an operation is about. One of another is not found.
 
-    With `drives` it goes on because of the caller, who then needs what it takes to start it.
+    With `drives` it continues because of the caller, who then needs what it takes to start it.
     """
     if caller.may_everywhere((right,)) and (not drives or caller.may_everywhere((MANAGE,))):
         return

@@ -24,6 +24,7 @@ from redrive.contract.queries import (
     GetItem,
     GetItems,
     GetItemsByKey,
+    GetLeases,
     GetOperation,
     GetOverdue,
     GetResult,
@@ -131,6 +132,13 @@ def _leased_by_ids(
 
 def _held(caller: Caller, query: ListWorkerLeases, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
     return tuple([lease for lease in leases if caller.may((CONSUME,), lease.queue)])
+
+
+def _held_by_tokens(caller: Caller, query: GetLeases, leases: tuple[Lease | None, ...]) -> tuple[Lease | None, ...]:
+    """A lease that the caller may not have is lost, as with GetLease."""
+    shown = [lease if lease is not None and may_hold(caller, lease) else None for lease in leases]
+    caller.remember([lease for lease in shown if lease is not None])
+    return tuple(shown)
 
 
 def _feed(caller: Caller, query: ReadFeed, page: FeedPage) -> FeedPage:
@@ -262,6 +270,7 @@ RESULT_FILTERS: dict[type[Any], Callable[[Caller, Any, Any], Any]] = {
     ListStats: _stats,
     LeaseItems: _leased,
     ListWorkerLeases: _held,
+    GetLeases: _held_by_tokens,
     GetResult: lambda caller, query, kept: visible_result(caller, kept),
     GetOverdue: _overdue,
     ReadFeed: _feed,

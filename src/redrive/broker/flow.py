@@ -7,7 +7,7 @@ answer, or to wait for a queue. `run` drives it in the calling thread; the async
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -16,15 +16,16 @@ from redrive.broker.signal_shield import shielded
 from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.base import StoreCall, StoreQuery
-from redrive.contract.queries import GetItems
+from redrive.contract.queries import GetItems, GetLeases
 from redrive.errors import RedriveError
-from redrive.model.ids import ItemId
-from redrive.model.item import Item
+from redrive.model.ids import ItemId, Token
+from redrive.model.item import Item, Lease
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 _T = TypeVar("_T")
+_Name = TypeVar("_Name", ItemId, Token)
 
 
 class CommitCalls(msgspec.Struct, frozen=True):
@@ -106,9 +107,20 @@ def run_query(query: StoreQuery[_T]) -> Flow[_T]:
 
 def read_items(ids: Sequence[ItemId]) -> Flow[list[Item | None]]:
     """Read items with as few queries as their size allows."""
-    found: list[Item | None] = []
-    while len(found) < len(ids):
-        found += yield from run_query(GetItems(tuple(ids[len(found) :])))
+    return (yield from _read_each(GetItems, ids))
+
+
+def read_leases(tokens: Sequence[Token]) -> Flow[list[Lease | None]]:
+    """Read leases with as few queries as their size allows. One that is lost is None."""
+    return (yield from _read_each(GetLeases, tokens))
+
+
+def _read_each(
+    query_of: Callable[[tuple[_Name, ...]], StoreQuery[tuple[_T | None, ...]]], names: Sequence[_Name]
+) -> Flow[list[_T | None]]:
+    found: list[_T | None] = []
+    while len(found) < len(names):
+        found += yield from run_query(query_of(tuple(names[len(found) :])))
     return found
 
 

@@ -219,6 +219,19 @@ class GetLease(StoreQuery[Lease], frozen=True):
         return (item_id_of(self.token),)
 
 
+class GetLeases(StoreQuery[tuple[Lease | None, ...]], frozen=True):
+    """→ tuple[Lease | None, …]: for each token, in order, the lease as GetLease returns it, or None if it is lost.
+
+    At most MAX_BATCH tokens. A server may answer for the first tokens only, at least one: ask again for the rest.
+    """
+
+    tokens: tuple[Token, ...]
+
+    @property
+    def item_ids(self) -> tuple[ItemId, ...]:
+        return tuple(map(item_id_of, self.tokens))
+
+
 class GetLeasedItem(StoreQuery[Item], frozen=True):
     """→ Item that the token holds, as GetItem returns it. Raises LeaseLost. For a consumer that may not read others."""
 
@@ -338,6 +351,7 @@ Query = (
     | ListOperations
     | GetOverdue
     | GetLease
+    | GetLeases
     | GetLeasedItem
     | ListWorkerLeases
     | GetResult

@@ -19,8 +19,9 @@ from redrive.server.authentication import Authenticator, TokenAuthenticator
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.host_check import AllowedHosts
 from redrive.server.request_limits import Limits
-from redrive.server.routes import ROUTES, store_api
+from redrive.server.routes import store_api
 from redrive.server.routes.system import PAGES
+from redrive.server.routes.table import ROUTES
 
 
 def application(

@@ -173,7 +173,7 @@ def _pages() -> dict[str, Any]:
 
 def main() -> None:
     """Print the document."""
-    from redrive.server.routes import ROUTES
+    from redrive.server.routes.table import ROUTES
 
     sys.stdout.buffer.write(encoded(ROUTES))
 

@@ -15,7 +15,7 @@ from redrive.broker.core import Core
 from redrive.clock import Instant
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import LeaseByIds, Leased
-from redrive.contract.queries import FindItems, GetItems, GetItemsByKey, ListWorkerLeases, Page
+from redrive.contract.queries import FindItems, GetItems, GetItemsByKey, GetLeases, ListWorkerLeases, Page
 from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
 
@@ -29,6 +29,8 @@ def read(core: Core, query: Query, most: int) -> Any:
         return _page(core, query, most)
     if query.__class__ is GetItems:
         return _items(core, query.ids, GetItems, most)
+    if query.__class__ is GetLeases:
+        return _items(core, query.tokens, GetLeases, most)
     if query.__class__ is GetItemsByKey:
         return _items(core, query.keys, partial(GetItemsByKey, query.queue), most)
     if query.__class__ is ListWorkerLeases:
@@ -56,12 +58,12 @@ def _page(core: Core, query: FindItems, most: int) -> Page:
             return Page(tuple(items), cursor)
 
 
-def _items(core: Core, asked: Sequence[Any], query_of: Callable[[Any], Query], most: int) -> tuple[Item | None, ...]:
-    """The items of ids or keys, a few of these at a time."""
-    found: list[Item | None] = []
+def _items(core: Core, asked: Sequence[Any], query_of: Callable[[Any], Query], most: int) -> tuple[Any, ...]:
+    """The items or leases of ids, keys or tokens, a few of these at a time."""
+    found: list[Item | Lease | None] = []
     size = 0
     while len(found) < len(asked):
-        some: tuple[Item | None, ...] = core.read(query_of(asked[len(found) : len(found) + STEP]))
+        some: tuple[Item | Lease | None, ...] = core.read(query_of(asked[len(found) : len(found) + STEP]))
         sizes = [0 if item is None else size_of(item) for item in some]
         fits = _count_fitting(sizes, most - size) or (0 if found else 1)
         found += some[:fits]
@@ -119,6 +121,7 @@ def _count_fitting(sizes: Sequence[int], room: int) -> int:
     return len(sizes)
 
 
-def size_of(item: Item) -> int:
-    """Bytes of what somebody put into it, and what the work gave."""
-    return len(item.payload) + (0 if item.result is None else len(item.result.payload))
+def size_of(item: Item | Lease) -> int:
+    """Bytes of its payload and its result."""
+    result = item.result if isinstance(item, Item) else None
+    return len(item.payload) + (0 if result is None else len(result.payload))

@@ -32,7 +32,7 @@ _decode_sent = msgspec.msgpack.Decoder(SentError).decode
 
 
 class FrozenProcess:
-    """The process, in an environment of its own. It serves one store at a time."""
+    """The process, in a separate environment. It serves one store at a time."""
 
     def __init__(self) -> None:
         source = _source()

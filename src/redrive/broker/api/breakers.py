@@ -14,7 +14,7 @@ class BreakerMethods(BrokerBase):
     """See, open and close circuit breakers. Queues open them by the rules of their setting `breakers`."""
 
     def list_breakers(self, queue: str | None = None) -> tuple[BreakerStatus, ...]:
-        """Breakers that are not closed, of one queue or all."""
+        """Circuit breakers that are not closed, of one queue or all."""
         return self.run_flow(breaker_control.list_breakers(self.core, queue))
 
     def open_breaker(
@@ -26,14 +26,14 @@ class BreakerMethods(BrokerBase):
         note: str | None = None,
         actor: str | None = None,
     ) -> BreakerStatus:
-        """Open a breaker: `queue`, an error class, or `fingerprint:` and the fingerprint of a group.
+        """Open a circuit breaker: `queue`, an error class, or `fingerprint:` and the fingerprint of a group.
 
         It lets a probe through after `open_for`, and closes if that succeeds. One that is open is left unchanged.
         """
         return self.run_flow(breaker_control.open_by_hand(self.core, queue, kind, open_for, note, actor))
 
     def close_breaker(self, queue: str, kind: str = QUEUE, *, note: str | None = None, actor: str | None = None) -> int:
-        """Close a breaker without waiting for a probe. Returns how many items were released."""
+        """Close a circuit breaker without waiting for a probe. Returns how many items were released."""
         return self.run_flow(breaker_control.close_by_hand(self.core, queue, kind, note, actor))
 
     def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:

@@ -32,11 +32,12 @@ class InspectionMethods(BrokerBase):
         return self.run_flow_in_thread(deliveries.get(self.core, id, redacted))
 
     def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
+        """Many items with their histories: up to 1,000, in the order of their ids; None if no such item exists."""
         return self.run_flow_in_thread(deliveries.get_many(self.core, ids, redacted))
 
     def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """The items that a put to a queue under these idempotency keys, up to 1,000, would be duplicates of.
+        """The items that were put under idempotency keys: up to 1,000, those that a put to a queue under these keys
+        would be a duplicate of.
 
         In the order of the keys, also from queues that they moved to; None if a put would make a new item, or the item
         is gone.
@@ -69,7 +70,7 @@ class InspectionMethods(BrokerBase):
         return self.run_flow(inspection.count(self.core, where, conditions))
 
     def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
-        """Dead letters by what they died of, of one queue or all, the largest group first."""
+        """Dead letters by what they died of: of one queue or all, the largest group first."""
         return self.run_flow_in_thread(inspection.groups(self.core, queue, limit))
 
     def feed(
@@ -139,7 +140,7 @@ class InspectionMethods(BrokerBase):
             yield from self.run_flow_in_thread(exporting.next())
 
     def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
-        """Items that are on their way to another store, those that left first first; and what keeps them."""
+        """Items on their way to other stores, those that left first first; and what keeps them."""
         return self.run_flow(moves.list_pending_moves(self.core, limit))
 
     def workers(self) -> tuple[WorkerInfo, ...]:

@@ -141,7 +141,7 @@ class ManualChangeMethods(BrokerBase):
         self, ids: Sequence[str], to: str, *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     def move(self, ids: str | Sequence[str], to: str, *, actor: str | None = None, force: bool = False) -> Any:
-        """Take items to another queue, as they are."""
+        """Take items to another queue, unchanged."""
         return self.run_flow(manual_changes.change(self.core, Verb.MOVE, ids, actor, force, to=to))
 
     @overload
@@ -169,8 +169,8 @@ class ManualChangeMethods(BrokerBase):
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     def drop(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
-        """Put items into the archive, as what is not wanted: they can be restored for `keep_dropped`, and are then
-        removed. Their idempotency keys are free. An audit row says which."""
+        """Drop items into the archive: they can be restored for `keep_dropped`, and are then removed. Their
+        idempotency keys are free. An audit row says which."""
         return self.run_flow(manual_changes.change(self.core, Verb.DROP, ids, actor, force))
 
     @overload
@@ -218,7 +218,7 @@ class ManualChangeMethods(BrokerBase):
         return self.run_flow(manual_changes.change_with_verdict(self.core, Verb.BURY, ids, actor, force, note=note))
 
     def hold(self, ids: Sequence[str], held_by: str, *, lasting: bool = False) -> int:
-        """Keep items from being leased until `unhold`, under a name: pending and failed ones. Returns how many.
+        """Keep items from being leased until `unhold`: pending and failed ones, under a name. Returns how many.
 
         An item may be held by up to 16 names, and can be leased when none is left. A retry, redrive or death ends a
         hold, unless it is `lasting`.
@@ -226,7 +226,7 @@ class ManualChangeMethods(BrokerBase):
         return self.run_flow(manual_changes.hold(ids, held_by, lasting))
 
     def unhold(self, held_by: str, ids: Sequence[str] | None = None) -> int:
-        """Take this name from the holders of items: these, or all. What no other name holds can be leased again.
+        """Let items be leased again: these, or all that this name holds. Other names may hold them still.
 
         Returns how many items it held.
         """

@@ -25,7 +25,7 @@ class QueueMethods(BrokerBase):
 
     @lists_options(QueueOptions)
     def update_queue(self, name: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]) -> Queue:
-        """Change some settings. They hold from the next failure on, without a restart."""
+        """Change settings of a queue. They hold from the next failure on, without a restart."""
         return self.run_flow(queues.update(self.core, name, settings, actor))
 
     def get_queue(self, name: str) -> Queue:
@@ -37,7 +37,7 @@ class QueueMethods(BrokerBase):
         return self.run_flow(queues.list_all())
 
     def delete_queue(self, name: str, *, confirm: int | None = None, actor: str | None = None) -> int:
-        """Remove a queue and the items in it; `confirm` is how many you mean. Returns how many went."""
+        """Remove a queue and what is in it. `confirm` is how many you mean. Returns how many went."""
         return self.run_flow(queues.delete(self.core, name, confirm, actor))
 
     def clear_queue(
@@ -72,15 +72,15 @@ class QueueMethods(BrokerBase):
         return self.run_flow(flow)
 
     def pause_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give no more leases from this queue. Puts, settles and the maintenance go on."""
+        """Give no more leases from a queue. Puts, settles and the maintenance go on."""
         return self.run_flow(queues.set_paused(self.core, name, True, actor))
 
     def resume_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give leases again."""
+        """Give leases from a queue again."""
         return self.run_flow(queues.set_paused(self.core, name, False, actor))
 
     def stats(self, queue: str) -> QueueStats:
-        """Counts by status, the oldest ready item, and totals for rates."""
+        """How many items of a queue are in each status; the oldest ready item, and totals for rates."""
         return self.run_flow(queues.stats(queue))
 
     def list_stats(self, names: Iterable[str] | None = None) -> tuple[QueueStats, ...]:

@@ -31,11 +31,12 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         return await self.run_flow_in_thread(deliveries.get(self.core, id, redacted))
 
     async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """Many items, up to 1,000, in the order of their ids; None if no such item exists."""
+        """Many items with their histories: up to 1,000, in the order of their ids; None if no such item exists."""
         return await self.run_flow_in_thread(deliveries.get_many(self.core, ids, redacted))
 
     async def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """The items that a put to a queue under these idempotency keys, up to 1,000, would be duplicates of.
+        """The items that were put under idempotency keys: up to 1,000, those that a put to a queue under these keys
+        would be a duplicate of.
 
         In the order of the keys, also from queues that they moved to; None if a put would make a new item, or the item
         is gone.
@@ -68,7 +69,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         return await self.run_flow(inspection.count(self.core, where, conditions))
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
-        """Dead letters by what they died of, of one queue or all, the largest group first."""
+        """Dead letters by what they died of: of one queue or all, the largest group first."""
         return await self.run_flow_in_thread(inspection.groups(self.core, queue, limit))
 
     async def feed(
@@ -140,7 +141,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
                 yield line
 
     async def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
-        """Items that are on their way to another store, those that left first first; and what keeps them."""
+        """Items on their way to other stores, those that left first first; and what keeps them."""
         return await self.run_flow(moves.list_pending_moves(self.core, limit))
 
     async def workers(self) -> tuple[WorkerInfo, ...]:

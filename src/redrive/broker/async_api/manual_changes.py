@@ -140,7 +140,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], to: str, *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def move(self, ids: str | Sequence[str], to: str, *, actor: str | None = None, force: bool = False) -> Any:
-        """Take items to another queue, as they are."""
+        """Take items to another queue, unchanged."""
         return await self.run_flow(manual_changes.change(self.core, Verb.MOVE, ids, actor, force, to=to))
 
     @overload
@@ -168,8 +168,8 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def drop(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
-        """Put items into the archive, as what is not wanted: they can be restored for `keep_dropped`, and are then
-        removed. Their idempotency keys are free. An audit row says which."""
+        """Drop items into the archive: they can be restored for `keep_dropped`, and are then removed. Their
+        idempotency keys are free. An audit row says which."""
         return await self.run_flow(manual_changes.change(self.core, Verb.DROP, ids, actor, force))
 
     @overload
@@ -221,7 +221,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         )
 
     async def hold(self, ids: Sequence[str], held_by: str, *, lasting: bool = False) -> int:
-        """Keep items from being leased until `unhold`, under a name: pending and failed ones. Returns how many.
+        """Keep items from being leased until `unhold`: pending and failed ones, under a name. Returns how many.
 
         An item may be held by up to 16 names, and can be leased when none is left. A retry, redrive or death ends a
         hold, unless it is `lasting`.
@@ -229,7 +229,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         return await self.run_flow(manual_changes.hold(ids, held_by, lasting))
 
     async def unhold(self, held_by: str, ids: Sequence[str] | None = None) -> int:
-        """Take this name from the holders of items: these, or all. What no other name holds can be leased again.
+        """Let items be leased again: these, or all that this name holds. Other names may hold them still.
 
         Returns how many items it held.
         """

@@ -46,19 +46,19 @@ class AsyncOperationMethods(AsyncBrokerBase):
         return await self.run_flow(operations.list_all(self.core, unfinished, limit))
 
     async def pause_operation(self, id: str, *, actor: str | None = None) -> Operation:
-        """Make no more steps until it is resumed."""
+        """Let an operation make no more steps until it is resumed."""
         return await self.run_flow(operations.pause(self.core, id, actor))
 
     async def resume_operation(self, id: str, *, skip_canaries: bool = False, actor: str | None = None) -> Operation:
-        """Go on where it was paused. `skip_canaries` continues without waiting for its canaries any longer."""
+        """Let an operation go on where it was paused. `skip_canaries`: wait for its canaries no longer."""
         return await self.run_flow(operations.resume(self.core, id, skip_canaries, actor))
 
     async def cancel_operation(self, id: str, *, actor: str | None = None) -> Operation:
-        """End it. What it has changed stays changed; `undo_operation` takes that back."""
+        """End an operation. What it has changed stays changed; `undo_operation` takes that back."""
         return await self.run_flow(operations.cancel(self.core, id, actor))
 
     async def set_operation_rate(self, id: str, rate: float, *, actor: str | None = None) -> Operation:
-        """Change at most so many items per second from now on."""
+        """Set how fast an operation is: at most this many items per second from now on."""
         return await self.run_flow(operations.set_operation_rate(self.core, id, rate, actor))
 
     async def undo_operation(self, id: str, *, actor: str | None = None) -> Operation:

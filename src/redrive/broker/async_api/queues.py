@@ -24,7 +24,7 @@ class AsyncQueueMethods(AsyncBrokerBase):
 
     @lists_options(QueueOptions)
     async def update_queue(self, name: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]) -> Queue:
-        """Change some settings. They hold from the next failure on, without a restart."""
+        """Change settings of a queue. They hold from the next failure on, without a restart."""
         return await self.run_flow(queues.update(self.core, name, settings, actor))
 
     async def get_queue(self, name: str) -> Queue:
@@ -36,7 +36,7 @@ class AsyncQueueMethods(AsyncBrokerBase):
         return await self.run_flow(queues.list_all())
 
     async def delete_queue(self, name: str, *, confirm: int | None = None, actor: str | None = None) -> int:
-        """Remove a queue and the items in it; `confirm` is how many you mean. Returns how many went."""
+        """Remove a queue and what is in it. `confirm` is how many you mean. Returns how many went."""
         return await self.run_flow(queues.delete(self.core, name, confirm, actor))
 
     async def clear_queue(
@@ -71,15 +71,15 @@ class AsyncQueueMethods(AsyncBrokerBase):
         return await self.run_flow(flow)
 
     async def pause_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give no more leases from this queue. Puts, settles and the maintenance go on."""
+        """Give no more leases from a queue. Puts, settles and the maintenance go on."""
         return await self.run_flow(queues.set_paused(self.core, name, True, actor))
 
     async def resume_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give leases again."""
+        """Give leases from a queue again."""
         return await self.run_flow(queues.set_paused(self.core, name, False, actor))
 
     async def stats(self, queue: str) -> QueueStats:
-        """Counts by status, the oldest ready item, and totals for rates."""
+        """How many items of a queue are in each status; the oldest ready item, and totals for rates."""
         return await self.run_flow(queues.stats(queue))
 
     async def list_stats(self, names: Iterable[str] | None = None) -> tuple[QueueStats, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.flows.deliveries import queue_name
 from redrive.capture import administration, flows
 from redrive.capture.capture_alerts import AlertThresholds
@@ -18,47 +18,21 @@ from redrive.capture.task_view import Statistics, TaskView, task_view
 from redrive.model.failure import Failure
 from redrive.model.item import Item
 from redrive.model.state_machine import Verb
-from redrive.model.text import to_rfc3339
 from redrive.server.field_types import (
-    Actor,
     Count,
     InstantInput,
     Label,
-    PageLimit,
-    QueueName,
     Text,
-    check_page,
+    instant_text_or_none,
     read_datetime,
 )
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
-from redrive.server.route import Route
 from redrive.server.routes.settle import ErrorReport, failure_of_report
 from redrive.wire.json_views import InstantText
 
 NO_ALERTS = AlertThresholds(utilization_percent=None, exhausted=None, success_rate=None)
 """Programs watch their queues; a server has no hooks."""
-TaskName = Annotated[Label, msgspec.Meta(description="The task id, or the id of its item.")]
-
-
-class EnqueueTaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task that failed, to be retried by policy. A task id that is known gets one more failure."""
-
-    queue: QueueName = DEFAULT_QUEUE
-    task_id: Label
-    task: Annotated[Any, msgspec.Meta(description="What a retry is called with: any JSON value.")]
-    error: Annotated[Text | ErrorReport, msgspec.Meta(description="What went wrong.")]
-    extra: Annotated[dict[str, Any], msgspec.Meta(description="Further arguments of a retry, by name.")] = {}
-    retry_policy: Annotated[
-        Label | None, msgspec.Meta(description="never, linear, exponential or immediate; unset, that of the queue.")
-    ] = None
-    max_retries: int | None = None
-    metadata: dict[str, Any] = {}
-    error_category: Annotated[
-        str | None,
-        msgspec.Meta(description="Unset, by the error.", extra_json_schema={"enum": [*ErrorCategory, None]}),
-    ] = None
-    priority: Annotated[str | int | None, msgspec.Meta(description="high, medium, low, or 0 to 9.")] = None
 
 
 class EnqueuedTask(msgspec.Struct, frozen=True):
@@ -69,53 +43,45 @@ class EnqueuedTask(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
-async def enqueue(request: Request, call: EnqueueTaskCall) -> EnqueuedTask:
-    """Capture a task. The queue is created for a caller that may manage it."""
-    core = request.broker.core
-    queue = CaptureQueue(
-        core,
-        queue_name(call.queue),
-        {},
-        DLQIntegrationStrategy.AUTOMATIC,
-        False,
-        NO_ALERTS,
-    )
-    await request.broker.run_flow(queue.open())
-    error: str | Failure
-    if isinstance(call.error, str):
-        error = call.error
-    else:
-        error = failure_of_report(call.error, (), final=False, now=core.clock.now())
-    given = queue.describe_task(
-        call.task_id,
-        call.task,
-        call.extra,
-        error,
-        policy=call.retry_policy,
-        max_retries=call.max_retries,
-        metadata=call.metadata,
-        category=call.error_category,
-        priority=call.priority,
-    )
-    receipt = await request.broker.run_flow(queue.capture(given))
-    return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
-
-
-class ListTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tasks that meet every condition given, newest first."""
-
-    queue: QueueName = DEFAULT_QUEUE
-    status: Annotated[str | None, msgspec.Meta(extra_json_schema={"enum": [*DeadLetterStatus, None]})] = None
-    category: Annotated[
+async def enqueue_task(
+    request: Request,
+    *,
+    queue: str = DEFAULT_QUEUE,
+    task_id: Label,
+    task: Annotated[Any, msgspec.Meta(description="What a retry is called with: any JSON value.")],
+    error: Annotated[Text | ErrorReport, msgspec.Meta(description="What went wrong.")],
+    extra: Annotated[Mapping[str, Any], msgspec.Meta(description="Further arguments of a retry, by name.")] = {},
+    retry_policy: Annotated[
+        Label | None, msgspec.Meta(description="never, linear, exponential or immediate; unset, that of the queue.")
+    ] = None,
+    max_retries: Annotated[int | None, msgspec.Meta(description="Unset, that of the queue.")] = None,
+    metadata: Annotated[Mapping[str, Any], msgspec.Meta(description="What is kept with it.")] = {},
+    error_category: Annotated[
         str | None,
-        msgspec.Meta(description="Needs the right read_payloads.", extra_json_schema={"enum": [*ErrorCategory, None]}),
-    ] = None
-    policy: Annotated[Label | None, msgspec.Meta(description="Needs the right read_payloads.")] = None
-    since: Annotated[InstantInput | None, msgspec.Meta(description="They failed since then.")] = None
-    before: Annotated[InstantInput | None, msgspec.Meta(description="They failed before then.")] = None
-    due_before: Annotated[InstantInput | None, msgspec.Meta(description="Their next retry is before then.")] = None
-    cursor: Annotated[Label | None, msgspec.Meta(description="Continue after this: the cursor of a page.")] = None
-    limit: PageLimit = 100
+        msgspec.Meta(description="Unset, by the error.", extra_json_schema={"enum": [*ErrorCategory, None]}),
+    ] = None,
+    priority: Annotated[str | int | None, msgspec.Meta(description="high, medium, low, or 0 to 9.")] = None,
+) -> EnqueuedTask:
+    """Capture a task that failed, to be retried by policy. A task id that is known gets one more failure. The queue is
+    created for a caller that may manage it."""
+    core = request.broker.core
+    captured = CaptureQueue(core, queue_name(queue), {}, DLQIntegrationStrategy.AUTOMATIC, False, NO_ALERTS)
+    await request.broker.run_flow(captured.open())
+    failure: str | Failure
+    failure = error if isinstance(error, str) else failure_of_report(error, (), final=False, now=core.clock.now())
+    given = captured.describe_task(
+        task_id,
+        task,
+        extra,
+        failure,
+        policy=retry_policy,
+        max_retries=max_retries,
+        metadata=metadata,
+        category=error_category,
+        priority=priority,
+    )
+    receipt = await request.broker.run_flow(captured.capture(given))
+    return EnqueuedTask(given.task_id, receipt.id, not receipt.is_new)
 
 
 class Tasks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,46 +91,42 @@ class Tasks(msgspec.Struct, frozen=True, omit_defaults=True):
     cursor: str | None = None
 
 
-async def list_tasks(request: Request, call: ListTasksCall) -> Tasks:
-    """Return a page. It is read in steps, and short if its payloads are as much as one answer may have."""
-    check_page(request, call.limit)
+async def list_tasks(
+    request: Request,
+    *,
+    queue: str = DEFAULT_QUEUE,
+    status: Annotated[str | None, msgspec.Meta(extra_json_schema={"enum": [*DeadLetterStatus, None]})] = None,
+    category: Annotated[
+        str | None,
+        msgspec.Meta(description="Needs the right read_payloads.", extra_json_schema={"enum": [*ErrorCategory, None]}),
+    ] = None,
+    policy: Annotated[Label | None, msgspec.Meta(description="Needs the right read_payloads.")] = None,
+    since: Annotated[InstantInput | None, msgspec.Meta(description="They failed since then.")] = None,
+    before: Annotated[InstantInput | None, msgspec.Meta(description="They failed before then.")] = None,
+    due_before: Annotated[InstantInput | None, msgspec.Meta(description="Their next retry is before then.")] = None,
+    cursor: Annotated[Label | None, msgspec.Meta(description="Continue after this: the cursor of a page.")] = None,
+    limit: int = 100,
+) -> Tasks:
+    """Captured tasks, newest first. Those that meet every condition given.
+
+    A page is read in steps, and short if its payloads are as much as one answer may have.
+    """
     times = {
-        name: None if (text := getattr(call, name)) is None else read_datetime(name, text)
-        for name in ("since", "before", "due_before")
+        name: None if text is None else read_datetime(name, text)
+        for name, text in (("since", since), ("before", before), ("due_before", due_before))
     }
-    where = TaskFilter.parse(call.status, call.category, call.policy, **times)
+    where = TaskFilter.parse(status, category, policy, **times)
     items: list[Item] = []
-    cursor, size = call.cursor, 0
+    size = 0
     while True:
-        some = min(STEP, call.limit - len(items))
-        flow = administration.list_items(request.broker.core, call.queue, where, some, cursor)
+        some = min(STEP, limit - len(items))
+        flow = administration.list_items(request.broker.core, queue, where, some, cursor)
         found, cursor = await request.broker.run_flow(flow)
         items += found
         size += sum(map(size_of, found))
-        if cursor is None or len(items) >= call.limit or size > request.limits.max_response_bytes:
+        if cursor is None or len(items) >= limit or size > request.limits.max_response_bytes:
             break
     return Tasks([task_view(item) for item in items], cursor)
-
-
-class TaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names a task."""
-
-    queue: QueueName = DEFAULT_QUEUE
-    task_id: TaskName
-
-
-class ChangeTaskCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task that a person changes."""
-
-    queue: QueueName = DEFAULT_QUEUE
-    task_id: TaskName
-    actor: Actor = None
-
-
-class StatisticsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names a capture queue."""
-
-    queue: QueueName = DEFAULT_QUEUE
 
 
 class ChangedTask(msgspec.Struct, frozen=True):
@@ -186,54 +148,49 @@ class DueTask(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-async def _item(request: Request, call: TaskCall | ChangeTaskCall) -> Item:
-    return await request.broker.run_flow(administration.get_item(request.broker.core, call.queue, call.task_id))
+async def _item(request: Request, queue: str, task_id: str) -> Item:
+    return await request.broker.run_flow(administration.get_item(request.broker.core, queue, task_id))
 
 
-async def get(request: Request, call: TaskCall) -> TaskView:
-    """Return a task."""
-    return task_view(await _item(request, call))
+async def get_task(request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str) -> TaskView:
+    """A captured task."""
+    return task_view(await _item(request, queue, task_id))
 
 
-async def retry(request: Request, call: ChangeTaskCall) -> DueTask:
-    """Make a task due now."""
-    item = await _item(request, call)
+async def retry_task(
+    request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str, actor: str | None = None
+) -> DueTask:
+    """Make a captured task due now."""
+    item = await _item(request, queue, task_id)
     run, core = request.broker.run_flow, request.broker.core
-    await run(administration.change(core, item, Verb.RETRY, call.actor))
-    is_running = await run(flows.has_processor(call.queue))
+    await run(administration.change(core, item, Verb.RETRY, actor))
+    is_running = await run(flows.has_processor(queue))
     return DueTask(
-        task_id=call.task_id,
+        task_id=task_id,
         item_id=item.id,
         is_processor_running=is_running,
-        message=administration.due_message(call.queue, is_running),
+        message=administration.due_message(queue, is_running),
     )
 
 
-async def archive(request: Request, call: ChangeTaskCall) -> ChangedTask:
+async def archive_task(
+    request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str, actor: str | None = None
+) -> ChangedTask:
     """Put a task aside."""
-    return await _changed(request, call, Verb.ARCHIVE)
+    return await _changed(request, queue, task_id, Verb.ARCHIVE, actor)
 
 
-async def restore(request: Request, call: ChangeTaskCall) -> ChangedTask:
-    """Undo an archive."""
-    return await _changed(request, call, Verb.RESTORE)
+async def restore_task(
+    request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str, actor: str | None = None
+) -> ChangedTask:
+    """Take a task out of the archive."""
+    return await _changed(request, queue, task_id, Verb.RESTORE, actor)
 
 
-async def _changed(request: Request, call: ChangeTaskCall, verb: Verb) -> ChangedTask:
-    item = await _item(request, call)
-    flow = administration.change(request.broker.core, item, verb, call.actor)
-    return ChangedTask(call.task_id, item.id, await request.broker.run_flow(flow))
-
-
-class ClearTasksCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Drop all tasks that wait or are exhausted, or remove them permanently."""
-
-    queue: QueueName = DEFAULT_QUEUE
-    confirm: Annotated[
-        Count | None,
-        msgspec.Meta(description="How many they are, to remove them permanently; unset, they can be restored."),
-    ] = None
-    actor: Actor = None
+async def _changed(request: Request, queue: str, task_id: str, verb: Verb, actor: str | None) -> ChangedTask:
+    item = await _item(request, queue, task_id)
+    flow = administration.change(request.broker.core, item, verb, actor)
+    return ChangedTask(task_id, item.id, await request.broker.run_flow(flow))
 
 
 class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -243,91 +200,23 @@ class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
     undo_until: Annotated[InstantText | None, msgspec.Meta(description="Until when they can be restored.")] = None
 
 
-async def clear(request: Request, call: ClearTasksCall) -> ClearedTasks:
-    """Drop or remove tasks."""
-    flow = administration.clear(request.broker.core, call.queue, call.confirm, call.actor)
+async def clear_tasks(
+    request: Request,
+    *,
+    queue: str = DEFAULT_QUEUE,
+    confirm: Annotated[
+        Count | None,
+        msgspec.Meta(description="How many they are, to remove them permanently; unset, they can be restored."),
+    ] = None,
+    actor: str | None = None,
+) -> ClearedTasks:
+    """Drop all captured tasks that wait or are exhausted. Or remove them permanently."""
+    flow = administration.clear(request.broker.core, queue, confirm, actor)
     cleared = await request.broker.run_flow(flow)
-    return ClearedTasks(cleared.cleared, None if cleared.undo_until is None else to_rfc3339(cleared.undo_until))
+    return ClearedTasks(cleared.cleared, instant_text_or_none(cleared.undo_until))
 
 
-async def statistics(request: Request, call: StatisticsCall) -> Statistics:
-    """Count tasks."""
-    found = await request.broker.run_flow(administration.statistics(request.broker.core, call.queue))
+async def task_statistics(request: Request, *, queue: str = DEFAULT_QUEUE) -> Statistics:
+    """How many tasks of a capture queue are in each status."""
+    found = await request.broker.run_flow(administration.statistics(request.broker.core, queue))
     return msgspec.convert(found, Statistics)
-
-
-_TASK = {"task_id": "wf_abc123"}
-ROUTES = (
-    Route(
-        name="capture.enqueue",
-        summary="Capture a task that failed, to be retried by policy",
-        request_type=EnqueueTaskCall,
-        response_type=EnqueuedTask,
-        permission=Permission.CAPTURE,
-        handler=enqueue,
-        example={**_TASK, "task": {"type": "code_sweep"}, "error": "Connection timeout", "max_retries": 5},
-    ),
-    Route(
-        name="capture.list",
-        summary="Captured tasks, newest first",
-        request_type=ListTasksCall,
-        response_type=Tasks,
-        permission=Permission.READ,
-        handler=list_tasks,
-        example={"status": "exhausted", "limit": 10},
-    ),
-    Route(
-        name="capture.get",
-        summary="A captured task",
-        request_type=TaskCall,
-        response_type=TaskView,
-        permission=Permission.READ,
-        handler=get,
-        example=_TASK,
-    ),
-    Route(
-        name="capture.retry",
-        summary="Make a captured task due now",
-        request_type=ChangeTaskCall,
-        response_type=DueTask,
-        permission=Permission.OPERATE,
-        handler=retry,
-        example=_TASK,
-    ),
-    Route(
-        name="capture.archive",
-        summary="Put a task aside",
-        request_type=ChangeTaskCall,
-        response_type=ChangedTask,
-        permission=Permission.OPERATE,
-        handler=archive,
-        example=_TASK,
-    ),
-    Route(
-        name="capture.restore",
-        summary="Take a task out of the archive",
-        request_type=ChangeTaskCall,
-        response_type=ChangedTask,
-        permission=Permission.OPERATE,
-        handler=restore,
-        example=_TASK,
-    ),
-    Route(
-        name="capture.clear",
-        summary="Drop all captured tasks that wait or are exhausted",
-        request_type=ClearTasksCall,
-        response_type=ClearedTasks,
-        permission=Permission.MANAGE,
-        handler=clear,
-        example={"queue": "captured"},
-    ),
-    Route(
-        name="capture.statistics",
-        summary="How many tasks of a capture queue are in each status",
-        request_type=StatisticsCall,
-        response_type=Statistics,
-        permission=Permission.READ,
-        handler=statistics,
-        example={"queue": DEFAULT_QUEUE},
-    ),
-)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -24,9 +25,9 @@ from redrive.server.field_types import (
 from redrive.server.request import Request
 from redrive.server.responses import settled_answer
 from redrive.server.route import Route
-from redrive.server.routes.breakers import BreakerView
 from redrive.server.routes.items import ItemsView, page_view
 from redrive.server.routes.operations import Bulk, BulkRedrive, BulkView, change_many
+from redrive.server.routes.queues import BreakerView
 from redrive.wire.json_views import defined, extended, view_of, view_type
 
 Letters = Literal["dead", "archived"]
@@ -74,20 +75,11 @@ async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
     )
 
 
-class GroupsCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Dead letters by what they died of, the largest group first."""
-
-    queue: QueueName | None = None
-    limit: PageLimit = 100
-
-
-async def groups(request: Request, call: GroupsCall) -> dict[str, Any]:
-    """The largest groups, each with the breakers for its cause that are not closed."""
-    check_page(request, call.limit)
-    found = await request.broker.groups(call.queue, limit=call.limit)
-    breakers = await request.broker.run_flow(list_group_breakers(request.broker.core, found))
+async def groups_view(request: Request, groups: Sequence[Group]) -> dict[str, Any]:
+    """Groups, each with the breakers for its cause that are not closed."""
+    breakers = await request.broker.run_flow(list_group_breakers(request.broker.core, groups))
     marks = {each: [view_of(status) for status in statuses] for each, statuses in breakers.items()}
-    return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in found]}
+    return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in groups]}
 
 
 class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -161,15 +153,6 @@ ROUTES = (
         permission=Permission.READ,
         handler=find,
         example={**_TIMEOUTS, "since": "1h", "limit": 10},
-    ),
-    Route(
-        name="dead.groups",
-        summary="Dead letters by what they died of",
-        request_type=GroupsCall,
-        response_type=GroupsView,
-        permission=Permission.READ,
-        handler=groups,
-        example={"queue": "emails"},
     ),
     Route(
         name="dead.search",

@@ -1,9 +1,9 @@
-"""Items as they are kept: list, get, by key, and what the work gave."""
+"""Stored items: how they are shown, pages of them, and what the work gave."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +14,7 @@ from redrive.errors import InvalidInput, ResultUnavailable
 from redrive.model.filter import Filter, Order, make_cursor
 from redrive.model.ids import parse_id
 from redrive.model.item import Item, Status
-from redrive.server.field_types import ItemIdText, Label, PageLimit, QueueName, check_page
+from redrive.server.field_types import PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
 from redrive.server.route import Route
@@ -44,6 +44,8 @@ ItemView = extended(
 ItemsView = defined("Items", [("items", list[ItemView]), ("cursor", str | None, None)], "A page of items.")  # type: ignore[valid-type]
 
 ItemsByKeyView = defined("ItemsByKey", [("items", list[ItemView | None])], "An item for each key, or null.")  # type: ignore[valid-type]
+
+FoundItemsView = defined("FoundItems", [("items", list[ItemView | None])], "An item for each id, or null.")  # type: ignore[valid-type]
 
 
 def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
@@ -130,51 +132,21 @@ def _cursor(call: ListItemsCall) -> str | None:
     return make_cursor(where, call.order, parse_id(call.cursor)[0])
 
 
-class GetItemCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names an item."""
-
-    id: ItemIdText
-    redacted: Annotated[bool, msgspec.Meta(description="false: with what seems a secret; needs the right manage.")] = (
-        True
-    )
-
-
-async def get(request: Request, call: GetItemCall) -> dict[str, Any]:
-    """An item with its history and its deaths."""
-    return item_view(await request.broker.get(call.id, redacted=call.redacted))
-
-
-class ByKeyCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names items by the idempotency keys that they were put to a queue under."""
-
-    queue: QueueName
-    keys: Annotated[list[Label], msgspec.Meta(min_length=1, description="Idempotency keys.")]
-
-
-async def by_key(request: Request, call: ByKeyCall) -> dict[str, Any]:
-    """The items, in the order of the keys; null if no such item exists, or the caller may not read it."""
-    check_page(request, len(call.keys))
-    found = await request.broker.find_by_key(call.queue, call.keys)
+async def found_view(request: Request, found: Sequence[Item | None]) -> dict[str, Any]:
+    """Items in the order that they were asked for; null if no such item exists, or the caller may not read it."""
     there = [item for item in found if item is not None]
     views = {view["id"]: view for view in await asyncio.to_thread(item_views, request, there)}
     return {"items": [None if item is None else views[item.id] for item in found]}
 
 
-class ResultCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names an item by any id that it had."""
-
-    id: ItemIdText
-
-
-async def result(request: Request, call: ResultCall) -> dict[str, Any]:
-    """What the work on an item gave."""
-    found = await request.broker.result(call.id)
+async def get_result(request: Request, id: str) -> dict[str, Any]:
+    """What the work on an item gave. The id is any that the item had."""
+    found = await request.broker.result(id)
     if found is None:
-        raise ResultUnavailable(f"item {call.id} has no result: it is not done, or nothing was kept, or no longer")
+        raise ResultUnavailable(f"item {id} has no result: it is not done, or nothing was kept, or no longer")
     return payload_view(found.payload, found.content_type)
 
 
-_ID = "4f0c91a27b3d000000068f1c2a3b4800"
 ROUTES = (
     Route(
         name="items.list",
@@ -184,32 +156,5 @@ ROUTES = (
         permission=Permission.READ,
         handler=list_items,
         example={"queue": "emails", "limit": 10},
-    ),
-    Route(
-        name="items.get",
-        summary="An item with its history",
-        request_type=GetItemCall,
-        response_type=ItemView,
-        permission=Permission.READ,
-        handler=get,
-        example={"id": _ID},
-    ),
-    Route(
-        name="items.by_key",
-        summary="The items that were put under idempotency keys",
-        request_type=ByKeyCall,
-        response_type=ItemsByKeyView,
-        permission=Permission.READ_PAYLOADS,
-        handler=by_key,
-        example={"queue": "emails", "keys": ["welcome-17"]},
-    ),
-    Route(
-        name="items.result",
-        summary="What the work on an item gave",
-        request_type=ResultCall,
-        response_type=ResultView,
-        permission=Permission.READ_RESULTS,
-        handler=result,
-        example={"id": _ID},
     ),
 )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from redrive.auth.principal import Permission
-from redrive.broker.flow import commit_calls
+from redrive.broker.flow import commit_calls, read_leases
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
 from redrive.clock import Instant
@@ -19,7 +19,7 @@ from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import SECOND, Duration, parse_duration
 from redrive.model.failure import Failure, failure_from_fields
 from redrive.model.ids import Token
-from redrive.model.item import Settled
+from redrive.model.item import Lease, Settled
 from redrive.model.retry_after import parse_retry_after
 from redrive.server.field_types import (
     DurationInput,
@@ -125,7 +125,10 @@ async def retry(request: Request, call: RetryCall) -> SettledItems | Response:
     rules: tuple[ErrorRule, ...] = ()
     if any(item.error is not None for item in call.items):
         rules = (await broker.run_flow(broker.core.queue(call.queue))).settings.error_rules
-    ends = [_ended(request, item, rules, call.queue) for item in call.items]
+    tokens = [Token(item.token) for item in call.items if item.counted]
+    found = await broker.run_flow_in_thread(read_leases(tokens))
+    leases = {token: lease for token, lease in zip(tokens, found, strict=True) if lease is not None}
+    ends = [_ended(request, item, leases.get(Token(item.token)), rules, call.queue) for item in call.items]
     results = await asyncio.gather(*ends, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, RedriveError):
@@ -153,17 +156,19 @@ def _check_together(item: RetriedItem) -> None:
         raise InvalidInput("final is said of an error; give the error too, or dead=true")
 
 
-async def _ended(request: Request, item: RetriedItem, rules: tuple[ErrorRule, ...], queue: str) -> Settled:
-    core, token = request.broker.core, Token(item.token)
+async def _ended(
+    request: Request, item: RetriedItem, lease: Lease | None, rules: tuple[ErrorRule, ...], queue: str
+) -> Settled:
+    core, held = request.broker.core, lease or Token(item.token)
     error = None
     if item.error is not None:
         error = failure_of_report(item.error, rules, final=item.final, now=core.clock.now())
     if item.dead:
-        flow = settle.bury(core, token, item.note, error, queue)
+        flow = settle.bury(core, held, item.note, error, queue)
     elif error is not None:
-        flow = settle.fail(core, token, error, item.final, None, queue)
+        flow = settle.fail(core, held, error, item.final, None, queue)
     else:
-        flow = settle.release(core, token, _delay(request, item), item.counted, item.note, queue)
+        flow = settle.release(core, held, _delay(request, item), item.counted, item.note, queue)
     return await request.broker.run_flow(flow)
 
 

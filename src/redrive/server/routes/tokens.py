@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from redrive.auth import token_store
-from redrive.auth.principal import ANY, TOKENS_NAMESPACE, Permission, Role
+from redrive.auth.principal import ANY, Role
 from redrive.auth.token_store import ANONYMOUS, MAX_PATTERNS, AccessToken
 from redrive.broker.async_broker import AsyncBroker
 from redrive.errors import NotFound
@@ -15,24 +15,13 @@ from redrive.model.limits import MAX_NAME_CHARS
 from redrive.model.text import to_rfc3339
 from redrive.server.field_types import DurationInput, instant_text_or_none
 from redrive.server.request import Request
-from redrive.server.route import Route
 from redrive.wire.json_views import InstantText
 
-_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="Of the token; it stands in the audit.")]
-_Patterns = Annotated[
+TokenName = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="Of the token; it stands in the audit.")]
+Patterns = Annotated[
     tuple[str, ...],
     msgspec.Meta(min_length=1, max_length=MAX_PATTERNS, description="Names, or patterns such as `team-*`."),
 ]
-
-
-class CreateTokenCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make a token."""
-
-    name: _Name
-    roles: Annotated[list[Role], msgspec.Meta(min_length=1)]
-    namespaces: _Patterns = ANY
-    queues: _Patterns = ANY
-    expires_in: Annotated[DurationInput | None, msgspec.Meta(description="From now. Not given: never.")] = None
 
 
 class TokenForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,20 +44,10 @@ class CreatedToken(TokenForm, frozen=True, kw_only=True):
     token: Annotated[str, msgspec.Meta(description="For the header Authorization: Bearer …")]
 
 
-class ListTokensCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All tokens."""
-
-
 class TokenList(msgspec.Struct, frozen=True):
     """All tokens, by name."""
 
     tokens: list[TokenForm]
-
-
-class RevokeTokenCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A token lets nobody in any more."""
-
-    name: _Name
 
 
 class RevokedToken(msgspec.Struct, frozen=True):
@@ -77,33 +56,40 @@ class RevokedToken(msgspec.Struct, frozen=True):
     name: str
 
 
-async def create(request: Request, call: CreateTokenCall) -> CreatedToken:
+async def create_token(
+    request: Request,
+    name: TokenName,
+    roles: Annotated[list[Role], msgspec.Meta(min_length=1)],
+    namespaces: Patterns = ANY,
+    queues: Patterns = ANY,
+    expires_in: Annotated[DurationInput | None, msgspec.Meta(description="From now. Not given: never.")] = None,
+) -> CreatedToken:
     """Make a token."""
     broker = request.broker
     made = await broker.run_flow(
         token_store.create(
             broker.core.clock,
-            call.name,
-            call.roles,
-            namespaces=call.namespaces,
-            queues=call.queues,
-            expires=call.expires_in,
+            name,
+            roles,
+            namespaces=namespaces,
+            queues=queues,
+            expires=expires_in,
             created_by=request.principal.name or ANONYMOUS,
         )
     )
     return CreatedToken(token=made.text, **msgspec.structs.asdict(_form(broker, made.token)))
 
 
-async def list_all(request: Request, call: ListTokensCall) -> TokenList:
-    """All tokens."""
+async def list_tokens(request: Request) -> TokenList:
+    """All tokens, without their secrets."""
     return TokenList([_form(request.broker, token) for token in await request.broker.run_flow(token_store.list_all())])
 
 
-async def revoke(request: Request, call: RevokeTokenCall) -> RevokedToken:
-    """Let nobody in with it any more."""
-    if not await request.broker.run_flow(token_store.revoke(call.name, request.principal.name or ANONYMOUS)):
-        raise NotFound(f"there is no token called {call.name!a:.80}; tokens.list has those there are")
-    return RevokedToken(call.name)
+async def revoke_token(request: Request, name: TokenName) -> RevokedToken:
+    """Refuse a token from now on."""
+    if not await request.broker.run_flow(token_store.revoke(name, request.principal.name or ANONYMOUS)):
+        raise NotFound(f"there is no token called {name!a:.80}; tokens.list has those there are")
+    return RevokedToken(name)
 
 
 def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
@@ -118,36 +104,3 @@ def _form(broker: AsyncBroker, token: AccessToken) -> TokenForm:
         expires_at=instant_text_or_none(token.expires_at),
         expired=token.is_over(broker.core.clock.now()),
     )
-
-
-ROUTES = (
-    Route(
-        name="tokens.create",
-        summary="Make a token",
-        request_type=CreateTokenCall,
-        response_type=CreatedToken,
-        permission=Permission.MANAGE_TOKENS,
-        namespace=TOKENS_NAMESPACE,
-        handler=create,
-        example={"name": "billing", "roles": ["producer"], "queues": ["invoices"], "expires_in": "90d"},
-    ),
-    Route(
-        name="tokens.list",
-        summary="All tokens, without their secrets",
-        request_type=ListTokensCall,
-        response_type=TokenList,
-        permission=Permission.MANAGE_TOKENS,
-        namespace=TOKENS_NAMESPACE,
-        handler=list_all,
-    ),
-    Route(
-        name="tokens.revoke",
-        summary="Refuse a token from now on",
-        request_type=RevokeTokenCall,
-        response_type=RevokedToken,
-        permission=Permission.MANAGE_TOKENS,
-        namespace=TOKENS_NAMESPACE,
-        handler=revoke,
-        example={"name": "billing"},
-    ),
-)

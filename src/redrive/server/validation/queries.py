@@ -18,6 +18,7 @@ from redrive.contract.queries import (
     GetItemsByKey,
     GetLease,
     GetLeasedItem,
+    GetLeases,
     GetOperation,
     GetOverdue,
     GetQueue,
@@ -57,6 +58,10 @@ def query(asked: Query, now: Instant) -> Query:
             values.many("ids", len(ids), MAX_BATCH)
             for id in ids:
                 values.id(id)
+        case GetLeases(tokens):
+            values.many("tokens", len(tokens), MAX_BATCH)
+            for token in tokens:
+                values.token(token)
         case GetLease(token) | GetLeasedItem(token):
             values.token(token)
         case FindItems(where, _, limit, cursor):

@@ -125,7 +125,7 @@ class PostgresStore:
 
     def _commit_rest(self, calls: Sequence[Call], commit: Commit, now: Instant | None) -> Commit:
         """Execute calls that a transaction left to one which nothing runs beside. If that fails, all others have
-        happened. It has an instant of its own: marks may have passed that of the first one while it waited."""
+        happened. Its instant is later: marks may have passed that of the first one while it waited."""
         left = [index for index, result in enumerate(commit.results) if result is LEFT]
         try:
             rest = self._transact([calls[index] for index in left], now, shared=False)

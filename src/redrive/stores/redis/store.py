@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from redrive.clock import Clock, Instant, ServerClock
@@ -44,7 +44,7 @@ from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
 from redrive.stores.rules.dispatch import execute_calls
-from redrive.stores.rules.read_ahead import names_of, queues_of
+from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
 
 _MAX_LOST_LOCKS = 5
 """How often a batch is executed again after its lock expired."""
@@ -230,7 +230,7 @@ class RedisStore:
         state = RedisState(session, self.namespace, self.name, queues, grant.last, grant.version)
         state.begin(now)
         state.queues.load(queues_of(calls))
-        session.load(chain.from_iterable(call.item_ids for call in calls))
+        session.load(ids_of(calls))
         for names in names_of(calls):
             state.prefetch(*names)
         results: list[Any] = [None] * len(calls)

@@ -257,9 +257,9 @@ def find_leased(executor: Executor, item_no: int, id_suffix: int) -> ItemRow | N
     return None if row is None else _leased(item_no, id_suffix, row)
 
 
-def find_all_leased(batch: Batch, id_suffixes: Mapping[int, int]) -> dict[int, ItemRow]:
+def find_all_leased(executor: Executor, id_suffixes: Mapping[int, int]) -> dict[int, ItemRow]:
     """Return the state rows of those items that are leased; `id_suffixes` has the suffix of each by number."""
-    rows = batch.execute(_LEASES, (batch.table(id_suffixes),))
+    rows = executor.execute(_LEASES, (executor.table(id_suffixes),))
     return {item_no: _leased(item_no, id_suffixes[item_no], row) for item_no, *row in rows}
 
 

@@ -21,6 +21,7 @@ from redrive.contract.queries import (
     GetItemsByKey,
     GetLease,
     GetLeasedItem,
+    GetLeases,
     GetNextDue,
     GetOperation,
     GetOverdue,
@@ -45,7 +46,7 @@ from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.arrival import Move
 from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
-from redrive.model.ids import MAX_NUMBER, ItemId, item_id_of, make_id, make_token, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, Token, item_id_of, make_id, make_token, parse_token
 from redrive.model.item import Counters, Item, Lease
 from redrive.stores.relational import (
     dead_letters,
@@ -59,7 +60,7 @@ from redrive.stores.relational import (
     stats,
 )
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_id, find_by_ids, find_leased
+from redrive.stores.relational.item_rows import ItemRow, find_all, find_all_leased, find_by_id, find_by_ids, find_leased
 from redrive.stores.relational.low_water_marks import above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
 from redrive.stores.relational.records import RecordReader, overrides_of, read_items
@@ -148,6 +149,8 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             return operations.newest(executor, namespace_key(executor, namespace), query)
         case GetLease(token):
             return _active(executor, namespace, token)
+        case GetLeases(tokens):
+            return _leases(executor, namespace, tokens)
         case GetLeasedItem(token):
             item_row, leased_from = _leased(executor, namespace, token)
             return read_items(executor, [item_row], {item_row.queue: leased_from})[0]
@@ -275,6 +278,14 @@ def _leased(executor: Executor, namespace: str, token: str) -> tuple[ItemRow, st
 def _active(executor: Executor, namespace: str, token: str) -> Lease:
     item_row, queue = _leased(executor, namespace, token)
     return RecordReader(executor, {item_row.queue: queue}).read([item_row])[item_row.item_no].to_lease()
+
+
+def _leases(executor: Executor, namespace: str, tokens: Sequence[Token]) -> tuple[Lease | None, ...]:
+    names = _names(executor, namespace)
+    rows = find_all_leased(executor, {item_no: id_suffix for item_no, id_suffix, _ in map(parse_token, tokens)})
+    records = RecordReader(executor, names).read([row for row in rows.values() if row.queue in names])
+    leases = {lease.token: lease for lease in (record.to_lease() for record in records.values())}
+    return tuple([leases.get(token) for token in tokens])
 
 
 def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:

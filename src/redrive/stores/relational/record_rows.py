@@ -54,7 +54,7 @@ def erase_record(batch: Batch, item: Record) -> None:
 
 
 def _write_lease(batch: Batch, item: Record, stored: ItemRow, row: ItemRow) -> None:
-    """Its lease goes on: it was extended, or its history got longer."""
+    """Its lease continues: it was extended, or its history got longer."""
     if row.deadline is not None and row.deadline != stored.deadline:
         extend_row(batch, row, row.deadline)
     _write_history(batch, item, row)
@@ -101,15 +101,18 @@ def _row_of(batch: Batch, item: Record, stored: ItemRow | None) -> ItemRow:
         case Status.MOVING:
             row.ended_at = None if item.route is None else item.route.since
         case Status.ARCHIVED:
-            _fill_archived(row, item)
+            _fill_archived(row, item, stored)
     return row
 
 
-def _fill_archived(row: ItemRow, item: Record) -> None:
-    """Set what the row of an archived item has of its past."""
+def _fill_archived(row: ItemRow, item: Record, stored: ItemRow | None) -> None:
+    """Set what the row of an archived item has of its past. One that stays so only got a longer history."""
     row.archived_from, row.result = item.archived_from, item.result
     row.dead_reason = None if item.death is None else item.death.reason
-    if item.is_dropped:
+    in_place = stored is not None and stored.status is Status.ARCHIVED and stored.death_no == row.death_no
+    if stored is not None and in_place and item.is_dropped == (stored.dropped_at is not None):
+        row.ended_at, row.dropped_at = stored.ended_at, stored.dropped_at
+    elif item.is_dropped:
         row.dropped_at = item.retained_from
     else:
         row.ended_at = item.ended_or_archived_at

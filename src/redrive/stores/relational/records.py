@@ -9,7 +9,16 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.ids import ItemId, make_id, make_token
-from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Death, HistoryEntry, Item, Overrides, Status
+from redrive.model.item import (
+    NO_OVERRIDES,
+    WAITING_STATUSES,
+    Death,
+    HistoryEntry,
+    HistoryEvent,
+    Item,
+    Overrides,
+    Status,
+)
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational.item_rows import ItemRow
@@ -32,6 +41,7 @@ _EARLIER = """
     CROSS JOIN redrive_former_id AS l ON l.item_no = c.value
     ORDER BY l.item_no, l.old_item_no"""
 _COMPLETIONS = "SELECT item_no, died_at FROM redrive_dead_letter WHERE death_no IN carray(?)"
+_ARCHIVE_EVENTS = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED, HistoryEvent.RESTORED)
 _decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 _decode_death = msgspec.json.Decoder(Death).decode
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
@@ -96,11 +106,12 @@ class StoredRecord(Record):
 
     @property
     def is_dropped(self) -> bool:
-        """The row says it too, so that a history need not be read for it."""
+        """The row says it, unless this transaction dropped or restored it: the stored history need not be read."""
         assert isinstance(self.history, StoredHistory)
-        if self.status is Status.ARCHIVED and not self.history.added:
-            return self.row.dropped_at is not None
-        return super().is_dropped
+        if self.status is not Status.ARCHIVED:
+            return False
+        changes = [entry.event for entry in self.history.added if entry.event in _ARCHIVE_EVENTS]
+        return changes[-1] is HistoryEvent.DROPPED if changes else self.row.dropped_at is not None
 
 
 class RecordReader:

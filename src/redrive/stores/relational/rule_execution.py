@@ -6,7 +6,6 @@ rules what they were not made for. There are lanes for puts, settles, and change
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.state import SqlState
 from redrive.stores.rules import dispatch as rules
 from redrive.stores.rules.puts import PutPlan
-from redrive.stores.rules.read_ahead import names_of
+from redrive.stores.rules.read_ahead import ids_of, names_of
 
 
 def execute_by_rules(batch: Batch, calls: Sequence[Call], item_rows: Collection[ItemRow] = ()) -> list[Any]:
@@ -93,7 +92,7 @@ def _execute_in_bulk(state: SqlState, call: Call) -> Any:
 
 
 def _read_ahead(state: SqlState, calls: Sequence[Call]) -> None:
-    state.load(itertools.chain.from_iterable(call.item_ids for call in calls))
+    state.load(ids_of(calls))
     for names in names_of(calls):
         state.prefetch(*names)
 

@@ -30,7 +30,8 @@ class SearchScope(NamedTuple):
 
 def scope_of(batch: Batch) -> SearchScope:
     """What a transaction can search."""
-    return SearchScope(batch.namespace_key, batch.namespace, batch.queues.names)
+    queues = batch.queues
+    return SearchScope(queues.namespace_key, batch.namespace, queues.names)
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:

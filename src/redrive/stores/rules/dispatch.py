@@ -74,6 +74,7 @@ QUERY_RULES: dict[type[Any], Rule] = {
     asked.ListOperations: operations.list_operations,
     asked.GetOverdue: queries.get_overdue,
     asked.GetLease: lambda state, query: state.leased(query.token).to_lease(),
+    asked.GetLeases: queries.get_leases,
     asked.GetLeasedItem: lambda state, query: state.leased(query.token).to_item(),
     asked.ListWorkerLeases: queries.worker_leases,
     asked.GetResult: lambda state, query: state.results.get(query.id, state.now),

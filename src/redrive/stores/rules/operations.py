@@ -35,7 +35,7 @@ from redrive.stores.rules.state import State
 
 
 def start_operation(state: State, call: StartOperation) -> Operation:
-    """Write it down. Its steps are calls of their own."""
+    """Write it down. Its steps are separate calls."""
     check_bulk(call.verb, call.to)
     for queue in (call.to, call.where.queue):
         if queue is not None and not is_remote(queue):

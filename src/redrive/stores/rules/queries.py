@@ -15,6 +15,7 @@ from redrive.contract.queries import (
     GetIdempotencyOwners,
     GetItems,
     GetItemsByKey,
+    GetLeases,
     GetOverdue,
     ListAudit,
     ListGroups,
@@ -24,6 +25,7 @@ from redrive.contract.queries import (
     Page,
     ReadFeed,
 )
+from redrive.errors import LeaseLost
 from redrive.model.filter import MAX_EXAMINED, Order, make_cursor, parse_cursor
 from redrive.model.group import Group
 from redrive.model.ids import ItemId
@@ -86,6 +88,17 @@ def items_by_key(state: State, query: GetItemsByKey) -> tuple[Item | None, ...]:
 def get_items(state: State, query: GetItems) -> tuple[Item | None, ...]:
     """Each by its id."""
     return _whole_items(state.find(id) for id in query.ids)
+
+
+def get_leases(state: State, query: GetLeases) -> tuple[Lease | None, ...]:
+    """Each by its token."""
+    leases: list[Lease | None] = []
+    for token in query.tokens:
+        try:
+            leases.append(state.leased(token).to_lease())
+        except LeaseLost:
+            leases.append(None)
+    return tuple(leases)
 
 
 def _whole_items(found: Iterable[Record | None]) -> tuple[Item | None, ...]:

@@ -1,14 +1,20 @@
-"""What calls name beside items, to read it together before the first of them is executed."""
+"""What calls name, to read it together before the first of them is executed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from redrive.contract import Call
 from redrive.contract.item_calls import Put
 from redrive.contract.maintenance_calls import CloseMove, Import, Receive
 from redrive.model.arrival import ledger_key
 from redrive.model.ids import ItemId
+
+
+def ids_of(calls: Sequence[Call]) -> Iterator[ItemId]:
+    """Return the ids of items that calls name."""
+    return chain.from_iterable(call.item_ids for call in calls)
 
 
 def queues_of(calls: Sequence[Call]) -> list[str]:

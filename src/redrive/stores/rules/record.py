@@ -32,7 +32,8 @@ from redrive.model.item import (
     Status,
 )
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
-from redrive.model.manual_change import ItemSnapshot, status_without_lease
+from redrive.model.manual_change import ItemSnapshot, death_text, status_without_lease
+from redrive.model.search_terms import search_terms_of
 
 _INTO_THE_ARCHIVE = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED)
 
@@ -263,6 +264,12 @@ class Record:
     @property
     def _lies_in_dead_queue(self) -> bool:
         return self.is_dead_letter and self.status_without_lease is not Status.DEAD
+
+    def words_of_death(self) -> frozenset[str]:
+        """What it is found by as a dead letter: words of its last death and of its payload."""
+        death = self.deaths[-1]
+        text = death_text(death, self.history.entries())
+        return frozenset(search_terms_of(death.cause.error_type, text, self.payload, self.content_type))
 
     def expired(self, now: Instant) -> bool:
         """Whether its expire deadline has passed."""

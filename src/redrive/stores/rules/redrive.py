@@ -147,7 +147,7 @@ def move(state: State, action: ManualAction, item: Record) -> Settled:
         item.history.add(entry)
         item.is_in_dead_queue = stays_letter and status is not Status.DEAD
         state.move(item, queue.name)
-        item.ready_at = max(item.ready_at, state.now)
+        item.ready_at = state.now if status is Status.DEAD else max(item.ready_at, state.now)
     append_action_event(state, action, FeedKind.MOVED, left, item, item.source_id)
     return item.to_settled(moved=True, reason=item.deaths[-1].reason if status is Status.DEAD else None)
 

@@ -35,9 +35,7 @@ from redrive.model.ids import (
 )
 from redrive.model.item import Status
 from redrive.model.limits import make_address, split_address
-from redrive.model.manual_change import death_text
 from redrive.model.queue import QueueSettings
-from redrive.model.search_terms import search_terms_of
 from redrive.model.state_machine import Verb, check_transition
 from redrive.stores.rules.find import FoundItems, select
 from redrive.stores.rules.indexes import NumberIndex
@@ -238,9 +236,7 @@ class State:
 
     def index_words(self, item: Record) -> None:
         """Within a change: a dead letter is found by the words of its last death and its payload."""
-        death = item.deaths[-1]
-        text = death_text(death, item.history.entries())
-        item.words = frozenset(search_terms_of(death.cause.error_type, text, item.payload, item.content_type))
+        item.words = item.words_of_death()
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
         """An item came to a queue from another store, which still has it."""

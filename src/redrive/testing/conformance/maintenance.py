@@ -6,14 +6,14 @@ import pytest
 
 from redrive import Broker
 from redrive.contract.admin_calls import Hold, Unhold
-from redrive.contract.item_calls import Extend, Leased, LeaseItems, Settle
+from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, ReturnLease, Settle
 from redrive.contract.maintenance_calls import Expire, Promote
-from redrive.contract.queries import GetLease, GetNextDue, GetOverdue
+from redrive.contract.queries import GetLease, GetLeases, GetNextDue, GetOverdue
 from redrive.errors import ItemNotFound, LeaseLost, WrongStatus
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
-from redrive.model.ids import ItemId
+from redrive.model.ids import ItemId, make_token, parse_id
 from redrive.model.item import Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.testing.conformance.actions import dead_queue, die, found, kill, places, take
@@ -288,6 +288,18 @@ class UpkeepConformance(StoreSuite):
         assert direct.read(GetLease(lease.token)) == lease
         deadline = direct.do(Extend(lease.token, 90 * SECOND))
         assert direct.read(GetLease(lease.token)).deadline == deadline == direct.clock.now() + 90 * SECOND
+
+    def test_leases_are_found_by_their_tokens_together(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.put(b"a", b"b", b"c")
+        first, second, third = (direct.take() for _ in range(3))
+        direct.do(Complete(second.token))
+        direct.do(ReturnLease(third.token))
+        again = direct.take()
+        unknown = make_token(*parse_id(first.id), 1)
+        asked = (again.token, third.token, second.token, unknown, first.token, again.token)
+        assert direct.read(GetLeases(asked)) == (again, None, None, None, first, again)
+        assert direct.read(GetLeases(())) == ()
 
     def test_expired_items_are_never_leased_and_can_still_be_settled(self, direct: StoreDriver) -> None:
         direct.queue()

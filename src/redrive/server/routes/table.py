@@ -1,0 +1,117 @@
+"""The table of routes: every call in JSON that there is.
+
+A row is a method of the broker, or a function that takes the request, with its permission and the shape of its answer.
+Calls with items in a special shape, conditions, or pages cut by size have handlers in the files beside it.
+The OpenAPI document, the reference and the tests of every route with every role are made from this table.
+"""
+
+from __future__ import annotations
+
+from redrive.auth.principal import TOKENS_NAMESPACE, Permission
+from redrive.broker.async_broker import AsyncBroker
+from redrive.broker.flows.moves import PendingMove
+from redrive.capture.task_view import Statistics, TaskView
+from redrive.contract.queries import AuditEntry
+from redrive.model.breaker import BreakerStatus
+from redrive.model.operation import Operation
+from redrive.model.queue import Queue
+from redrive.model.worker_info import WorkerInfo
+from redrive.server.responses import SettledItems, settled_answer
+from redrive.server.route import Route
+from redrive.server.routes import captured_tasks as capture
+from redrive.server.routes import dead_letters, feed, items, leases, operations, produce, queues, settle, tokens
+from redrive.server.routes.derivation import Answer, many, number, one, plain, row, whole
+from redrive.wire.json_views import item_view
+
+B = AsyncBroker
+READ, READ_PAYLOADS, READ_RESULTS = Permission.READ, Permission.READ_PAYLOADS, Permission.READ_RESULTS
+OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
+
+QUEUE = whole(Queue)
+SETTLED = plain(SettledItems, settled_answer)
+DELETED = number("removed", "Deleted", "How many items went with the queue.")
+RELEASED = number("released", "BreakerClosed", "How many items were released.")
+CHANGED = number("changed", "Changed", "How many items were changed.")
+OPERATION = one("operation", Operation, "OperationAnswer", "An operation as it stands.")
+OPERATIONS = many("operations", Operation, "Operations", "Operations, newest first.")
+BREAKERS = many("breakers", BreakerStatus, "Breakers", "Breakers that are not closed.")
+AUDIT = many("entries", AuditEntry, "Audit", "Who changed what, newest first.")
+WORKERS = many("workers", WorkerInfo, "Workers", "The workers that are alive.")
+MOVES = many("moves", PendingMove, "Moves", "Items on their way to other stores.")
+FAILED_TASK = {"task_id": "wf_abc123", "task": {"type": "code_sweep"}, "error": "Connection timeout", "max_retries": 5}
+NEW_TOKEN = {"name": "billing", "roles": ["producer"], "queues": ["invoices"], "expires_in": "90d"}
+
+ROUTES: tuple[Route, ...] = (
+    row(
+        "queues.create", B.create_queue, MANAGE, QUEUE, example={"settings": {"max_attempts": 3, "lease_timeout": "1m"}}
+    ),
+    row("queues.update", B.update_queue, MANAGE, QUEUE),
+    row("queues.list", queues.list_queues, READ, queues.QueuesView),
+    row("queues.stats", queues.list_stats, READ, queues.StatsPageView),
+    row("queues.info", queues.queue_info, READ, queues.InfoView),
+    row("queues.pause", B.pause_queue, OPERATE, QUEUE),
+    row("queues.resume", B.resume_queue, OPERATE, QUEUE),
+    row("queues.delete", B.delete_queue, MANAGE, DELETED, example={"confirm": 0}),
+    row("queue.stats", B.stats, READ, Answer(queues.StatsView, queues.stats_view)),
+    row("queue.clear", queues.clear_queue, MANAGE, queues.Cleared, example={"statuses": ["pending"], "dry_run": True}),
+    *produce.ROUTES,
+    *leases.ROUTES,
+    *settle.ROUTES,
+    *items.ROUTES,
+    row("items.get", B.get, READ, plain(items.ItemView, item_view)),
+    row("items.get_many", B.get_many, READ, Answer(items.FoundItemsView, items.found_view)),
+    row("items.by_key", B.find_by_key, READ_PAYLOADS, Answer(items.ItemsByKeyView, items.found_view)),
+    row("items.result", items.get_result, READ_RESULTS, items.ResultView),
+    row("items.delete", B.drop, MANAGE, SETTLED),
+    row("items.retry", B.retry, OPERATE, SETTLED),
+    row("items.done", B.complete_items, OPERATE, SETTLED),
+    row("items.fail", B.fail_items, OPERATE, SETTLED),
+    row("items.bury", B.bury_items, OPERATE, SETTLED),
+    row("items.move", B.move, OPERATE, SETTLED),
+    row("items.undo", B.undo, OPERATE, SETTLED),
+    row("items.hold", B.hold, OPERATE, CHANGED),
+    row("items.unhold", B.unhold, OPERATE, CHANGED),
+    *produce.IMPORT_ROUTES,
+    *dead_letters.ROUTES,
+    row("dead.groups", B.groups, READ, Answer(dead_letters.GroupsView, dead_letters.groups_view)),
+    *operations.ROUTES,
+    row("operations.list", B.list_operations, READ, OPERATIONS),
+    row("operations.info", B.get_operation, READ, OPERATION),
+    row("operations.cancel", B.cancel_operation, OPERATE, OPERATION),
+    row("operations.pause", B.pause_operation, OPERATE, OPERATION),
+    row("operations.resume", B.resume_operation, OPERATE, OPERATION),
+    row("operations.set_rate", B.set_operation_rate, OPERATE, OPERATION),
+    row("operations.undo", B.undo_operation, OPERATE, OPERATION),
+    row("breakers.list", B.list_breakers, READ, BREAKERS),
+    row("breakers.open", B.open_breaker, OPERATE, whole(BreakerStatus), example={"kind": "network", "open_for": "10m"}),
+    row("breakers.close", B.close_breaker, OPERATE, RELEASED, example={"kind": "network"}),
+    row("capture.enqueue", capture.enqueue_task, Permission.CAPTURE, capture.EnqueuedTask, example=FAILED_TASK),
+    row("capture.list", capture.list_tasks, READ, capture.Tasks, example={"status": "exhausted", "limit": 10}),
+    row("capture.get", capture.get_task, READ, TaskView),
+    row("capture.retry", capture.retry_task, OPERATE, capture.DueTask),
+    row("capture.archive", capture.archive_task, OPERATE, capture.ChangedTask),
+    row("capture.restore", capture.restore_task, OPERATE, capture.ChangedTask),
+    row("capture.clear", capture.clear_tasks, MANAGE, capture.ClearedTasks),
+    row("capture.statistics", capture.task_statistics, READ, Statistics),
+    *feed.ROUTES,
+    row("audit.list", B.audit, READ, AUDIT),
+    row("workers.list", B.workers, READ, WORKERS),
+    row("moves.list", B.moves, READ, MOVES),
+    row(
+        "tokens.create",
+        tokens.create_token,
+        MANAGE_TOKENS,
+        tokens.CreatedToken,
+        namespace=TOKENS_NAMESPACE,
+        example=NEW_TOKEN,
+    ),
+    row("tokens.list", tokens.list_tokens, MANAGE_TOKENS, tokens.TokenList, namespace=TOKENS_NAMESPACE),
+    row(
+        "tokens.revoke",
+        tokens.revoke_token,
+        MANAGE_TOKENS,
+        tokens.RevokedToken,
+        namespace=TOKENS_NAMESPACE,
+        example={"name": "billing"},
+    ),
+)

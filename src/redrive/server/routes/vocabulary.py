@@ -1,0 +1,120 @@
+"""The words of calls in JSON: what a parameter of that name is, how it is described, and how it is read.
+
+A word means the same in every call. One that means something else in one method is listed as `method.word`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from redrive.errors import InvalidInput
+from redrive.model.declaration import texts_of
+from redrive.model.ids import MAX_NUMBER
+from redrive.model.options import OperationOptions, Rate
+from redrive.server.field_types import (
+    Count,
+    DurationInput,
+    ItemIdText,
+    Label,
+    PageLimit,
+    QueueName,
+    Settings,
+    Text,
+    check_batch,
+    check_page,
+)
+from redrive.server.request import Request
+
+Number = Annotated[
+    str, msgspec.Meta(pattern="^[0-9]{1,19}$", description="A whole number, as a text: it may be too large for others.")
+]
+Kind = Annotated[
+    Label,
+    msgspec.Meta(
+        description="`queue`, an error class, or `fingerprint:` and the fingerprint of a group.",
+        examples=["network", "fingerprint:51c2ab0f9d3e7a64"],
+    ),
+]
+
+
+class Word(NamedTuple):
+    """What a parameter is in JSON."""
+
+    type: Any
+    """With its bounds."""
+    text: str | None = None
+    """What it means, where the type does not say that."""
+    example: Any = None
+    """What the example of a call that must say it says."""
+    read: Callable[[Request, Any], Any] | None = None
+    """Makes what the method takes of what was sent, or refuses it. None: that is the same."""
+    is_spread: bool = False
+    """Whether it is a table, whose entries the method takes by name: `**settings`."""
+    required: bool = False
+    """Whether a call must say it though the method does not ask for it."""
+
+
+def read_number(request: Request, number: str) -> int:
+    """The number that a text names."""
+    return min(int(number), MAX_NUMBER)
+
+
+def _batch(request: Request, ids: list[str]) -> list[str]:
+    check_batch(request, len(ids))
+    return ids
+
+
+def _page(request: Request, limit: int) -> int:
+    check_page(request, limit)
+    return limit
+
+
+def _keys(request: Request, keys: list[str]) -> list[str]:
+    check_page(request, len(keys))
+    return keys
+
+
+def _settings(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings are passed on by name: none may be taken for an argument."""
+    for name in ("name", "actor", "self"):
+        if name in settings:
+            raise InvalidInput(f"{name} is not a setting of a queue; it stands beside the settings")
+    return settings
+
+
+_ID = "4f0c91a27b3d000000068f1c2a3b4800"
+_IDS = Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
+_OPERATION = texts_of(OperationOptions)
+
+WORDS = {
+    "actor": Word(Label, "Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
+    "before": Word(Number, "The number of the last entry before.", read=read_number),
+    "confirm": Word(Count, "How many items you mean. Another number is refused."),
+    "error": Word(Text, example="the customer left"),
+    "force": Word(bool, "Also where a worker has the item: its lease is revoked."),
+    "get.id": Word(ItemIdText, example=_ID),
+    "get_result.id": Word(ItemIdText, example=_ID),
+    "held_by": Word(Label, example="ann"),
+    "id": Word(Label, example=_ID),
+    "ids": Word(_IDS, example=[_ID], read=_batch),
+    "keys": Word(Annotated[list[Label], msgspec.Meta(min_length=1)], "Idempotency keys.", ["welcome-17"], _keys),
+    "kind": Word(Kind),
+    "lasting": Word(bool, "Keep the hold through retries, redrives and deaths."),
+    "limit": Word(PageLimit, read=_page),
+    "name": Word(QueueName, example="emails"),
+    "note": Word(Text, _OPERATION["note"]),
+    "open_for": Word(DurationInput, "Until its first probe; else as its rule says."),
+    "queue": Word(QueueName, example="emails"),
+    "rate": Word(Rate, _OPERATION["rate"], 5),
+    "redacted": Word(bool, "false: with what seems a secret; needs the right manage."),
+    "settings": Word(Settings, read=_settings, is_spread=True),
+    "skip_canaries": Word(bool, "Wait for its canaries no longer."),
+    "task_id": Word(Label, "The task id, or the id of its item.", "wf_abc123"),
+    "to": Word(Label, "The queue they go to.", "emails"),
+    "unfinished": Word(bool, "Only those that have not ended."),
+    "unhold.ids": Word(list[ItemIdText], "None: all of them.", read=_batch),
+    "update_queue.settings": Word(Settings, example={"max_attempts": 5}, read=_settings, is_spread=True, required=True),
+}
