@@ -122,7 +122,8 @@ def _commit_deaths(broker: Any, leases: list[Any], together: int) -> None:
     from redrive.model.failure import failure_from_fields
     from redrive.model.judge import OutcomeKind
 
-    store = (broker.core if hasattr(broker, "core") else broker._core).store
+    core = vars(broker).get("core") or vars(broker)["_core"]  # of an older checkout
+    store = core.store
     queue = broker.get_queue(leases[0].queue)
     verdict = Dead(DeadReason.FINAL_ERROR, queue.settings.dead_queue)
     failure = failure_from_fields("ValueError", "boom")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -53,6 +53,7 @@ class RowTable(MutableMapping[Name, Value], Generic[Name, Value]):
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._known: dict[Name, Value | None] = {}
+        self._written: set[Name] = set()
 
     def _read(self, names: Sequence[Name]) -> Iterable[tuple[Name, Value]]:
         """Return those that exist of these names, which were not read before."""
@@ -78,6 +79,13 @@ class RowTable(MutableMapping[Name, Value], Generic[Name, Value]):
 
     def __delitem__(self, name: Name) -> None:
         self._known[name] = None
+
+    def _write(self, name: Name, statement: str, row: tuple[Any, ...]) -> None:
+        """Write the row of a name. On PostgreSQL, one statement does not write it twice."""
+        if name in self._written:
+            self._batch.flush()
+        self._written.add(name)
+        self._batch.write(statement, row)
 
     def __iter__(self) -> Iterator[Name]:
         raise NotImplementedError("a table is not walked")
@@ -107,7 +115,7 @@ class Keys(RowTable[str, IdempotencyEntry]):
     def __setitem__(self, name: str, known: IdempotencyEntry) -> None:
         super().__setitem__(name, known)
         expires_at = -(self._batch.now + ENDED_KEY_RETENTION) if known.ends_with_item else known.until
-        self._batch.write(REMEMBER_KEY, (*self._place(name), *parse_id(known.id), known.digest, expires_at))
+        self._write(name, REMEMBER_KEY, (*self._place(name), *parse_id(known.id), known.digest, expires_at))
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
@@ -139,7 +147,7 @@ class Sources(RowTable[ItemId, SourceEntry]):
     def __setitem__(self, name: ItemId, source: SourceEntry) -> None:
         super().__setitem__(name, source)
         closed_at = None if source.until == MAX_INSTANT else source.until - LEDGER_RETENTION
-        self._batch.write(_REMEMBER_SOURCE, (self._queue, name, *parse_id(source.id), closed_at))
+        self._write(name, _REMEMBER_SOURCE, (self._queue, name, *parse_id(source.id), closed_at))
 
 
 class SqlFeed(Feed):
