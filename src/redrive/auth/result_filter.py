@@ -230,19 +230,19 @@ def with_redaction_rules(caller: Caller, calls: Sequence[Call | Query], results:
         return caller
     both = zip(calls, results, strict=True)
     shown = [result for call, result in both if call.__class__ in RESULT_FILTERS]
-    told: set[str | None] | None = {queue for result in shown for queue in _queues_told(result)}
-    if not told:
+    queues: set[str | None] | None = {queue for result in shown for queue in _queues_shown(result)}
+    if not queues:
         return caller
-    if _EVERY in told:
-        told = None
-    return _replace(caller, redaction=(yield from redaction_for(caller.core, told)))
+    if _EVERY in queues:
+        queues = None
+    return _replace(caller, redaction=(yield from redaction_for(caller.core, queues)))
 
 
 _EVERY = "*"
 """Stands for all queues; none is called so."""
 
 
-def _queues_told(result: Any) -> Iterator[str | None]:
+def _queues_shown(result: Any) -> Iterator[str | None]:
     match result:
         case Item():
             yield from queues_of(result)
@@ -256,7 +256,7 @@ def _queues_told(result: Any) -> Iterator[str | None]:
             yield result.queue
         case Page(items=members) | FeedPage(entries=members) | tuple(members):
             for member in members:
-                yield from _queues_told(member)
+                yield from _queues_shown(member)
 
 
 RESULT_FILTERS: dict[type[Any], Callable[[Caller, Any, Any], Any]] = {

@@ -97,7 +97,7 @@ def pause(id: str) -> None:
 @click.argument("id")
 @click.argument("rate", metavar="N/s", callback=bulk_change.parse_rate)
 def rate(id: str, rate: float) -> None:
-    """Let an operation change at most so many items from now on, as in 50/s, 3000/m or 100/h."""
+    """Limit how many items an operation changes from now on, as in 50/s, 3000/m or 100/h."""
     with open_target() as broker:
         bulk_change.print_operation(broker.set_operation_rate(operation_id(broker, id), rate))
 

@@ -138,5 +138,5 @@ def find_owners(executor: Executor, queue: int, keys: Sequence[str], now: Instan
 
 
 def digest_of(item: NewItem) -> bytes:
-    """Return what tells two items with one key apart."""
+    """Return what distinguishes two items with one key."""
     return hashlib.blake2b(item.content_type.encode() + b"\0" + item.payload, digest_size=16).digest()

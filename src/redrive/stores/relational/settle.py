@@ -110,11 +110,11 @@ def _puts_items(call: SettleCall) -> bool:
 
 
 def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
-    """Whether calls have to be executed in the order of the batch: of two with one token, the first one counts; and a
-    completion may free an idempotency key that another one puts under."""
+    """Whether calls have to be executed in the order of the batch: of two for one item, the second one meets what the
+    first one left; and a completion may free an idempotency key that another one puts under."""
     if len(calls) == 1:
         return False
-    if len({call.token for call in calls}) < len(calls):
+    if len({item_id_of(call.token) for call in calls}) < len(calls):
         return True
     named = {put.queue for call in calls if call.__class__ is Complete for put in call.puts}
     return any(

@@ -186,7 +186,7 @@ class State:
         return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
 
     def digest(self, new: NewItem) -> bytes:
-        """What tells two items with one idempotency key apart."""
+        """What distinguishes two items with one idempotency key."""
         return hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).digest()
 
     def aside_key(self, item: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redrive import Broker
+from redrive.clock import Instant
 from redrive.contract.admin_calls import Hold, Unhold
 from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, ReturnLease, Settle
 from redrive.contract.maintenance_calls import Expire, Promote
@@ -300,6 +301,17 @@ class UpkeepConformance(StoreSuite):
         asked = (again.token, third.token, second.token, unknown, first.token, again.token)
         assert direct.read(GetLeases(asked)) == (again, None, None, None, first, again)
         assert direct.read(GetLeases(())) == ()
+
+    def test_refusal_of_an_old_token_says_what_the_batch_made_of_the_item(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.put(b"a")
+        old = direct.take().token
+        direct.do(ReturnLease(old))
+        until = Instant(direct.clock.now() + SECOND)
+        failed = Settle(direct.take().token, OutcomeKind.FAILED, RetryVerdict(), direct.version(), close_until=until)
+        settled, refusal = direct.commit(failed, Extend(old)).results
+        assert isinstance(refusal, LeaseLost)
+        assert (settled.status, refusal.status) == (Status.PENDING, Status.PENDING)
 
     def test_expired_items_are_never_leased_and_can_still_be_settled(self, direct: StoreDriver) -> None:
         direct.queue()
