@@ -26,7 +26,7 @@ from redrive.model.holder import Holders, holder_names
 from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Receipt, Result, Settled, Status
 from redrive.model.judge import OutcomeKind, RetryVerdict, Verdict
-from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.limits import DEFAULT_PRIORITY, check_instant
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
 
@@ -353,6 +353,15 @@ def _reason(queue: Queue, gate: Gate) -> str:
 def has_stale_verdict(put: Put, queue: Queue) -> bool:
     """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
+
+
+def check_times(item: NewItem) -> NewItem:
+    """The item, unless one of its times is given twice, or is out of range."""
+    if item.enqueue_at is not None:
+        if item.delay:
+            raise InvalidInput("an item has a delay or an enqueue_at, not both")
+        check_instant("enqueue_at", item.enqueue_at)
+    return item
 
 
 def check_failure(item: NewItem, *, alone: bool) -> None:

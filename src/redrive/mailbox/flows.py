@@ -34,6 +34,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Receipt, Result, Status
 from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
+from redrive.model.options import MessageOptions
 from redrive.model.payload import decode_payload
 from redrive.model.queue import QueueStats
 from redrive.model.queue_options import QueueOptions
@@ -81,16 +82,10 @@ def check_address(core: Core, address: str) -> Flow[str]:
 
 
 def new_message(
-    body: Result,
-    *,
-    reply_to: str | None = None,
-    request_id: str | None,
-    keep_result: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    **options: Any,
+    body: Result, options: MessageOptions, *, reply_to: str | None, request_id: str | None, keep_result: int | None
 ) -> NewItem:
     """Return the item of a message."""
-    item = deliveries.new_item(body.payload, headers=headers, content_type=body.content_type, **options)
+    item = deliveries.new_item(body.payload, content_type=body.content_type, **options)
     reserved = {REPLY_TO: reply_to, REQUEST_ID: request_id, KEEP_RESULT: keep_result and str(keep_result)}
     own = {name: value for name, value in reserved.items() if value is not None}
     if not own:
@@ -244,12 +239,11 @@ def sender_headers(lease: Lease) -> dict[str, str]:
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
 
 
-def expiry_of(core: Core, body: object, expire_timeout: DurationInput | None) -> DurationInput | None:
-    """Return the expiry of a message: the one given, or the deadline of a request to a loop."""
-    if expire_timeout is not None or not isinstance(body, MainLoopRequest) or body.deadline is None:
-        return expire_timeout
-    left = to_instant("deadline", body.deadline) - core.clock.now()
-    return timedelta(microseconds=max(left, _SHORTEST))
+def set_expiry(core: Core, body: object, options: MessageOptions) -> None:
+    """Let a request to a loop expire at its deadline, unless another expiry is given."""
+    if isinstance(body, MainLoopRequest) and body.deadline is not None and options.get("expire_timeout") is None:
+        left = to_instant("deadline", body.deadline) - core.clock.now()
+        options["expire_timeout"] = timedelta(microseconds=max(left, _SHORTEST))
 
 
 def request_id_of(body: object) -> str | None:

@@ -35,13 +35,18 @@ SinceInput: TypeAlias = datetime | DurationInput
 """An instant, or how long ago."""
 
 
-class TaskItemDefaults(TypedDict, total=False):
-    """What a task says of all its items, and a put of one."""
+class ItemImportance(TypedDict, total=False):
+    """How much an item matters, and for how long."""
 
     priority: Priority
     """0 to 9, larger first; 5 unless given."""
     expire_timeout: PositiveDuration | None
     """From the put until it is no longer worth doing, instead of the queue's."""
+
+
+class TaskItemDefaults(ItemImportance, total=False):
+    """What a task says of all its items, and a put of one."""
+
     max_attempts: Count | None
     """Deliveries that it gets, instead of the queue's; 0: unlimited."""
     max_losses: Count | None
@@ -50,8 +55,8 @@ class TaskItemDefaults(TypedDict, total=False):
     """A retry policy as `create_queue` takes it, which replaces the queue's as a whole."""
 
 
-class TaskItemOptions(TaskItemDefaults, total=False):
-    """What is said of an item that is a call of a task."""
+class MessageOptions(ItemImportance, total=False):
+    """What is said of an item that is a message."""
 
     delay: DurationInput
     """From now until it may be leased; 0 unless given."""
@@ -61,6 +66,11 @@ class TaskItemOptions(TaskItemDefaults, total=False):
     """Names and texts that travel with it."""
     idempotency_key: str | None
     """The same key again puts nothing, and gives the id of the first, for the queue's idempotency_timeout."""
+
+
+class TaskItemOptions(TaskItemDefaults, MessageOptions, total=False):
+    """What is said of an item that is a call of a task."""
+
     held_by: str | None
     """Keep it from being leased until `unhold` with this name."""
 

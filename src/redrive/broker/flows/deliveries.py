@@ -14,7 +14,7 @@ from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, check_texts, to_instant
 from redrive.clock import Instant
-from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put, check_times
 from redrive.contract.queries import GetItem, GetItemsByKey, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidSetting, RedriveError, short_repr
@@ -75,21 +75,19 @@ def new_item(
     no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
     if no_delay and no_more and max_attempts is max_losses is None and retry is None:
         return NewItem(payload, content_type, None, priority, 0, None, timeout, is_plain=True)
-    pause = 0 if no_delay else parse_duration(delay, "delay")
-    if enqueue_at is not None and pause:
-        raise InvalidInput("an item has a delay or an enqueue_at, not both")
-    return NewItem(
+    item = NewItem(
         payload,
         content_type,
         _check_own_headers(headers) or None if headers is not None else None,
         priority,
-        pause,
+        0 if no_delay else parse_duration(delay, "delay"),
         None if enqueue_at is None else to_instant("enqueue_at", enqueue_at),
         timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
         None if held_by is None else check_label("held_by", held_by),
         _overrides(max_attempts, max_losses, retry),
     )
+    return check_times(item)
 
 
 def _check_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
