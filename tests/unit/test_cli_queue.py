@@ -147,6 +147,11 @@ def test_push_takes_the_options_of_a_put(cli: Cli) -> None:
     assert (item["headers"], item["priority"], item["idempotency_key"]) == ({"tenant": "blue"}, 9, "k")
     assert item["ready_at"] > item["put_at"]
     assert item["expire_deadline"] is not None
+    until = cli.json("queue", "push", "jobs", "1", "--expire-at", "2100-01-01T01:00:00+01:00")["id"]
+    assert cli.json("dead", "show", until)["expire_deadline"] == "2100-01-01T00:00:00.000000Z"
+    both = cli("queue", "push", "jobs", "1", "--expire-at", "2100-01-01", "--expire", "1d", exits=3)
+    assert "an item has expire_timeout or expire_at, not both" in both.stderr
+    assert "'tomorrow' is not a time" in cli("queue", "push", "jobs", "1", "--expire-at", "tomorrow", exits=2).stderr
 
 
 def test_push_takes_a_retry_policy_in_toml_or_json(cli: Cli) -> None:

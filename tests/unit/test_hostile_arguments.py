@@ -187,7 +187,7 @@ USES: dict[str, dict[str, Any]] = {
     "list_stats": {"names": ["jobs"]},
     "put": {"queue": "jobs", "value": 1, "delay": 1, "priority": 5, "expire_timeout": 60, "headers": {"a": "b"},
             "idempotency_key": "k", "content_type": None, "held_by": None, "max_attempts": 3, "max_losses": 3,
-            "retry": {"attempts": 2}, "enqueue_at": None, "transaction": None},
+            "retry": {"attempts": 2}, "enqueue_at": None, "expire_at": None, "transaction": None},
     "put_many": {"queue": "jobs", "values": [1], "transaction": None},
     "put_failed": {"queue": "jobs", "value": 1, "error": "broke", "verdict": None, "headers": {},
                    "idempotency_key": "k", "content_type": None, "max_attempts": 3, "max_losses": 3,

@@ -269,14 +269,18 @@ async def _(bench: Bench) -> None:
         {"payload": "text", "encoding": "utf8", "idempotency_key": "k"},
         {"payload": "text", "encoding": "utf8", "idempotency_key": "k"},
         {"payload": 1, "enqueue_at": "2100-01-01T00:00:00Z", "retry": RETRY, "max_attempts": 7, "max_losses": 0},
+        {"payload": 1, "delay": "1h", "expire_at": "2100-01-01T00:00:00Z"},
     ]
     with_key = await bench.ok("queue.produce", queue="jobs", items=items)
-    assert [item["duplicate"] for item in with_key["items"]] == [False, False, True, False]
+    assert [item["duplicate"] for item in with_key["items"]] == [False, False, True, False, False]
     leased = (await bench.ok("queue.lease", queue="jobs", limit=10))["items"]
     assert [item["payload"] for item in leased] == [{"n": 1}, "text"]
     assert (leased[0]["kind"], leased[0]["reference"], leased[0]["headers"]["a"]) == ("welcome", "r-1", "b")
     assert (leased[1]["encoding"], leased[1]["content_type"]) == ("utf8", "text/plain; charset=utf-8")
     later = await bench.ok("items.get", id=with_key["items"][3]["id"])
+    assert (await bench.ok("items.get", id=with_key["items"][4]["id"]))[
+        "expire_deadline"
+    ] == "2100-01-01T00:00:00.000000Z"
     assert later["overrides"] == {"max_attempts": 7, "max_losses": 0, "retry": RETRY}
 
 

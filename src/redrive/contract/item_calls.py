@@ -27,6 +27,7 @@ from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Receipt, Result, Settled, Status
 from redrive.model.judge import OutcomeKind, RetryVerdict, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, check_instant
+from redrive.model.options import INSTANTS
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
 
@@ -62,6 +63,13 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
     hold_is_lasting: bool = False
     """Whether the hold by `held_by` lasts, as that of Hold(lasting)."""
+    expire_at: Instant | None = None
+    """When it expires, instead of expire_timeout; with the next sweep if it has passed. A redrive takes the queue's."""
+
+    def expire_deadline(self, now: Instant, timeout: int | None) -> Instant | None:
+        """When it expires, if it is put now into a queue with this expire_timeout."""
+        timeout = timeout if self.expire_timeout is None else self.expire_timeout
+        return self.expire_at if self.expire_at is not None or timeout is None else Instant(now + timeout)
 
     @property
     def is_known_again(self) -> bool:
@@ -357,10 +365,11 @@ def has_stale_verdict(put: Put, queue: Queue) -> bool:
 
 def check_times(item: NewItem) -> NewItem:
     """The item, unless one of its times is given twice, or is out of range."""
-    if item.enqueue_at is not None:
-        if item.delay:
-            raise InvalidInput("an item has a delay or an enqueue_at, not both")
-        check_instant("enqueue_at", item.enqueue_at)
+    for name, duration in INSTANTS.items():
+        if (at := getattr(item, name)) is not None:
+            if getattr(item, duration):
+                raise InvalidInput(f"an item has {duration} or {name}, not both; leave one out")
+            check_instant(name, at)
     return item
 
 

@@ -62,6 +62,9 @@ class MessageOptions(ItemImportance, total=False):
     """From now until it may be leased; 0 unless given."""
     enqueue_at: datetime | None
     """From when it may be leased, instead of a delay: an instant with a time zone."""
+    expire_at: datetime | None
+    """When it is no longer worth doing, instead of `expire_timeout`: an instant with a time zone. One that has passed
+    makes it a dead letter. After a redrive, the queue's `expire_timeout` counts."""
     headers: Mapping[str, str] | None
     """Names and texts that travel with it."""
     idempotency_key: str | None
@@ -73,6 +76,10 @@ class TaskItemOptions(TaskItemDefaults, MessageOptions, total=False):
 
     held_by: str | None
     """Keep it from being leased until `unhold` with this name."""
+
+
+INSTANTS = {"enqueue_at": "delay", "expire_at": "expire_timeout"}
+"""Options that are an instant, and the duration that each takes the place of."""
 
 
 class ItemOptions(TaskItemOptions, total=False):

@@ -51,6 +51,7 @@ class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     delay: Annotated[DurationInput | None, ITEM["delay"]] = None
     enqueue_at: Annotated[InstantInput | None, ITEM["enqueue_at"]] = None
     expire_timeout: Annotated[DurationInput | None, ITEM["expire_timeout"]] = None
+    expire_at: Annotated[InstantInput | None, ITEM["expire_at"]] = None
     idempotency_key: Annotated[Label | None, ITEM["idempotency_key"]] = None
     held_by: Annotated[Label | None, ITEM["held_by"]] = None
     max_attempts: Annotated[Count | None, ITEM["max_attempts"]] = None
@@ -96,6 +97,7 @@ def new_item_of(item: ProducedItem) -> NewItem:
         enqueue_at=None if item.enqueue_at is None else read_datetime("enqueue_at", item.enqueue_at),
         priority=item.priority,
         expire_timeout=item.expire_timeout,
+        expire_at=None if item.expire_at is None else read_datetime("expire_at", item.expire_at),
         headers=headers_of(item.headers, item.kind, item.reference),
         idempotency_key=item.idempotency_key,
         content_type=content_type,

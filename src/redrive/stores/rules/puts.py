@@ -193,7 +193,6 @@ class PutPlan:
 
 def _write(state: State, step: _Step) -> None:
     new, settings = step.new, step.queue.value.settings
-    timeout = settings.expire_timeout if new.expire_timeout is None else new.expire_timeout
     ready_at = state.now + new.delay if new.enqueue_at is None else max(state.now, new.enqueue_at)
     item = Record(
         ids=[step.id],
@@ -207,7 +206,7 @@ def _write(state: State, step: _Step) -> None:
         seq=step.number,
         ready_at=Instant(ready_at),
         expire_timeout=new.expire_timeout,
-        expire_deadline=None if timeout is None else Instant(state.now + timeout),
+        expire_deadline=new.expire_deadline(state.now, settings.expire_timeout),
         holders=() if new.held_by is None else (ItemHolder(new.held_by, new.hold_is_lasting),),
         idempotency_key=new.idempotency_key,
         overrides=new.overrides,
