@@ -23,6 +23,7 @@ from redrive.model.options import (
     ItemOptions,
     MessageOptions,
     OperationOptions,
+    PlanConditions,
     StartOptions,
 )
 from redrive.model.queue import QueueSettings
@@ -88,11 +89,8 @@ def test_text_names_the_default(declared: Any, function: Callable[..., Any]) -> 
         (connect_async, ConnectOptions),
         *((face.put, ItemOptions) for face in FACES),
         *((method, MessageOptions) for box in MAILBOXES for method in (box.send, box.request)),
-        *(
-            (getattr(face, name), Conditions)
-            for face in FACES
-            for name in ("find", "count", "export", "plan_operation")
-        ),
+        *((getattr(face, name), Conditions) for face in FACES for name in ("find", "count", "export")),
+        *((face.plan_operation, PlanConditions) for face in FACES),
         *((getattr(face, name), QueueOptions) for face in FACES for name in ("create_queue", "update_queue")),
         *((face.start_operation, StartOptions) for face in FACES),
     ],

@@ -19,7 +19,7 @@ from redrive.cli.store_target import finish_moves
 from redrive.model.declaration import texts_of
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import OperationOptions
+from redrive.model.options import OperationOptions, PlanOptions
 from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ FOREVER = "36500d"
 """How long whoever gives no time waits for an operation to end."""
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_OF_OPERATIONS = ("rate", "no_wait", "canary")
+"""What only an operation can do."""
+OF_MANY = ("dry_run", "note", "wait", "yes", *_OF_OPERATIONS)
+"""Options of a change of all items that match."""
 
 
 def parse_rate(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -170,7 +174,7 @@ def operation_options(function: _F) -> _F:
 
 def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
     """Whether nothing was asked for that only an operation can do: items that were named are then changed at once."""
-    return not dry_run and not any(options.get(name) for name in ("rate", "no_wait", "canary"))
+    return not dry_run and not any(options.get(name) for name in _OF_OPERATIONS)
 
 
 def check_wait(no_wait: bool) -> None:
@@ -197,7 +201,8 @@ def run(
     """
     check_wait(no_wait)
     if dry_run:
-        print_plan(broker.plan_operation(verb, to=options.get("to"), **where))
+        planned: dict[str, Any] = {name: options.get(name) for name in PlanOptions.__annotations__}
+        print_plan(broker.plan_operation(verb, **planned, **where))
         return
     final = verb == "purge"
     count = broker.count(**where)

@@ -117,6 +117,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether somebody has to see to it."""
         return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
 
+    def step_size(self, steps: int, most: int) -> int:
+        """How many items the step after that many may change, of `most`. 0 unless that is its next step."""
+        return most if self.is_running and steps == self.steps else 0
+
     @property
     def canaries_left(self) -> int:
         """How many canaries are still to be released."""

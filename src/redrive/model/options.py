@@ -148,11 +148,16 @@ class Conditions(PlaceCondition, QueueConditions, total=False):
     """Which items are meant: those that meet every condition."""
 
 
-class OperationOptions(TypedDict, total=False):
-    """How an operation runs."""
+class PlanOptions(TypedDict, total=False):
+    """What an operation does, and so what a plan of it depends on."""
 
     to: str | None
     """The queue that items go to (redrive, move); without it, each to where it died, or is."""
+
+
+class OperationOptions(PlanOptions, total=False):
+    """How an operation runs."""
+
     rate: Rate | None
     """Most items per second; unlimited unless given."""
     canary: CanaryCount
@@ -175,6 +180,14 @@ class QueueOperationOptions(OperationOptions, QueueConditions, total=False):
 
 class StartOptions(OperationOptions, Conditions, total=False):
     """How an operation runs, and which items it changes."""
+
+
+class QueuePlanConditions(PlanOptions, QueueConditions, total=False):
+    """What is planned, and for which items of a queue."""
+
+
+class PlanConditions(PlanOptions, Conditions, total=False):
+    """What is planned, and for which items."""
 
 
 class BrokerOptions(TypedDict, total=False):

@@ -244,7 +244,7 @@ def redrive(
             change(broker, ids, "redrive", lambda some: broker.redrive(some, to=to, force=force, note=note), yes=yes)
         elif force:
             raise click.UsageError(
-                "--force is for items named by ID, and goes with no --canary, --rate, --no-wait or --dry-run"
+                "--force is for items named by ID, and goes with no option of an operation, such as --rate or --dry-run"
             )
         else:
             where = {"status": Status.DEAD, **({"ids": item_ids(broker, ids)} if ids else conditions(broker))}

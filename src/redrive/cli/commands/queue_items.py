@@ -111,7 +111,7 @@ def retry(
     at_once = ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]
     if force and not at_once:
         raise click.UsageError(
-            "--force is for items named by ID, and goes with no --note, --rate, --no-wait or --dry-run"
+            "--force is for items named by ID, and goes with no option of an operation, such as --rate or --dry-run"
         )
     with open_target() as broker:
         if at_once:

@@ -10,7 +10,7 @@ from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import CanaryCount, Count, Rate, Ratio
+from redrive.model.options import CanaryCount, Count, PlanOptions, Rate, Ratio
 from redrive.server.field_types import (
     NAMES,
     OPERATION,
@@ -70,7 +70,8 @@ async def change_many(request: Request, verb: str, call: Bulk, **status: Any) ->
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")
     options: dict[str, Any] = {name: getattr(call, name) for name in OPERATION if name in call.__struct_fields__}
     if call.dry_run:
-        plan = await request.broker.plan_operation(verb, to=options.get("to"), **conditions, **status)
+        planned: dict[str, Any] = {name: options[name] for name in PlanOptions.__annotations__ if name in options}
+        plan = await request.broker.plan_operation(verb, **planned, **conditions, **status)
         return {"plan": view_of(plan)}
     return {"operation": view_of(await request.broker.start_operation(verb, **options, **conditions, **status))}
 
