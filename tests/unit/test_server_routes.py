@@ -512,6 +512,8 @@ async def _(bench: Bench) -> None:
     assert (await bench.ok("dead.purge", ids=[await bench.archived()]))["items"][0]["status"] == "removed"
     await bench.archived()
     assert (await bench.ok("dead.purge", queue="jobs", confirm=1))["operation"]["expected"] == 1
+    listed = [await bench.archived(), await bench.archived()]
+    assert (await bench.ok("dead.purge", ids=listed, limit=1, confirm=1))["operation"]["limit"] == 1
 
 
 @story("operations.start")
@@ -519,9 +521,13 @@ async def _(bench: Bench) -> None:
     await bench.put()
     plan = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", dry_run=True)
     assert plan["plan"]["queues"] == {"morgue": 1}
+    await bench.put()
+    plan = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", limit=1, dry_run=True)
+    assert (plan["plan"]["total"], plan["plan"]["queues"]) == (2, {"morgue": 1})
     started = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", actor="ann")
     assert started["operation"]["actor"] == "ann"
     options = {"to": "morgue", "rate": 5.0, "canary": 2, "canary_success_ratio": 0.5, "note": "why", "actor": "ann"}
+    options["limit"] = 3
     assert {*options} == {*OperationOptions.__annotations__} - {"confirm", "paused"}
     for call in ({"verb": "redrive", "paused": True, **options}, options):
         told = await bench.ok("operations.start" if "verb" in call else "dead.redrive", queue="jobs", **call)

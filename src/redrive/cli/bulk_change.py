@@ -124,7 +124,10 @@ def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operatio
 
             def progress(now: Operation) -> None:
                 watching = now.status is OperationStatus.WATCHING
-                shown.at(now.examined, f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title)
+                shown.at(
+                    now.examined if now.limit is None else now.changed,
+                    f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title,
+                )
 
             progress(broker.get_operation(operation.id))
             return broker.run_operation(operation.id, wait=wait, progress=progress)
@@ -144,7 +147,7 @@ FOREVER = "36500d"
 """How long whoever gives no time waits for an operation to end."""
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
-_OF_OPERATIONS = ("rate", "no_wait", "canary")
+_OF_OPERATIONS = ("limit", "rate", "no_wait", "canary")
 """What only an operation can do."""
 OF_MANY = ("dry_run", "note", "wait", "yes", *_OF_OPERATIONS)
 """Options of a change of all items that match."""
@@ -166,6 +169,7 @@ def operation_options(function: _F) -> _F:
         click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
         click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
         click.option("--note", metavar="TEXT", help=TEXTS["note"]),
+        click.option("--limit", type=click.IntRange(1), metavar="N", help=TEXTS["limit"]),
         click.option("--rate", callback=parse_rate, metavar="N/s", help=TEXTS["rate"]),
     ):
         function = option(function)
@@ -209,6 +213,7 @@ def run(
     if not count:
         print_json({"matched": 0, "operation": None}) if as_json() else print_line("Nothing matches; nothing was done.")
         click.get_current_context().exit(error_output.NOTHING)
+    count = min(count, options.get("limit") or count)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
     if final:
@@ -237,7 +242,8 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
         return
     id = short(operation.id)
     of = "" if operation.expected is None else f" of {operation.expected:,}"
-    print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
+    limit = "" if operation.limit is None else f", limit {operation.limit:,}"
+    print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed{limit}")
     if operation.skipped:
         print_line(f"  left out: {format_counts(operation.skipped)}")
         for code, samples in operation.samples.items():

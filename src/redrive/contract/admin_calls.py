@@ -302,6 +302,7 @@ class StartOperation(StoreCall[Operation], frozen=True, kw_only=True):
     note: str | None = None
     rate: float | None = None
     expected: int | None = None
+    limit: int | None = None
     canary: int = 0
     canary_success_ratio: float = 1.0
     paused: bool = False
@@ -318,7 +319,8 @@ class StepOperation(StoreCall[Operation | StaleSettings], frozen=True):
     verdict for the item's queue from `verdicts`; if that queue is missing, or its version is not the newest, the step
     is refused with `StaleSettings` and nothing was changed. The step that finds no more items ends the operation:
     status finished, and an audit row with the count.
-    With a canary, a step stops when that many were changed; the status is then watching.
+    With a canary, a step stops when that many were changed; the status is then watching. With a limit of the operation,
+    the step in which that many were changed ends it.
     `next_at` becomes now + changed / rate.
     `OperationNotFound`.
     """

@@ -26,6 +26,7 @@ MAX_CANARIES = 100
 MAX_RATE = 1_000_000
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+PositiveCount: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Priority: TypeAlias = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Rate: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 CanaryCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_CANARIES)]
@@ -153,6 +154,8 @@ class PlanOptions(TypedDict, total=False):
 
     to: str | None
     """The queue that items go to (redrive, move); without it, each to where it died, or is."""
+    limit: PositiveCount | None
+    """Change at most this many, those that it meets first, the oldest; all that match unless given."""
 
 
 class OperationOptions(PlanOptions, total=False):

@@ -10,7 +10,7 @@ from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import CanaryCount, Count, PlanOptions, Rate, Ratio
+from redrive.model.options import CanaryCount, Count, PlanOptions, PositiveCount, Rate, Ratio
 from redrive.server.field_types import (
     NAMES,
     OPERATION,
@@ -42,6 +42,7 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
 
     all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
+    limit: Annotated[PositiveCount | None, OPERATION["limit"]] = None
     rate: Annotated[Rate | None, OPERATION["rate"]] = None
     confirm: Annotated[Count | None, OPERATION["confirm"]] = None
     dry_run: Annotated[bool, msgspec.Meta(description="Change nothing, and tell what would happen.")] = False
@@ -52,7 +53,7 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def only_ids(self) -> bool:
         """Whether items are named by their ids, to be changed at once."""
         given = [name for name in NAMES if getattr(self, name) is not None]
-        return given == ["ids"] and not self.dry_run and self.rate is None
+        return given == ["ids"] and not self.dry_run and self.rate is self.limit is None
 
 
 class BulkRedrive(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
