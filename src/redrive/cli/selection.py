@@ -203,6 +203,11 @@ def moment(text: str) -> str | datetime:
     return instant(text, "neither how long ago, as in 30m, 2h or 7d, nor")
 
 
+def parse_instant(context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
+    """A date and time of an option, or None."""
+    return None if text is None else instant(text)
+
+
 def instant(text: str, what_not: str = "not") -> datetime:
     """A date and time, which is UTC unless it says otherwise."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -30,6 +30,8 @@ from redrive.model.limits import DEFAULT_PRIORITY, check_instant
 from redrive.model.options import INSTANTS
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
+
+_Timed = TypeVar("_Timed", bound=TaggedStruct)
 
 
 class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
@@ -363,14 +365,19 @@ def has_stale_verdict(put: Put, queue: Queue) -> bool:
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
 
 
-def check_times(item: NewItem) -> NewItem:
-    """The item, unless one of its times is given twice, or is out of range."""
+def check_times(given: _Timed) -> _Timed:
+    """What is said of an item, unless one of its times is given twice, or is out of range."""
     for name, duration in INSTANTS.items():
-        if (at := getattr(item, name)) is not None:
-            if getattr(item, duration):
+        if (at := getattr(given, name, None)) is not None:
+            if getattr(given, duration):
                 raise InvalidInput(f"an item has {duration} or {name}, not both; leave one out")
             check_instant(name, at)
-    return item
+    return given
+
+
+def ready_instant(now: Instant, delay: int, enqueue_at: Instant | None) -> Instant:
+    """From when an item may be leased that is put, or scheduled again, now."""
+    return Instant(now + delay if enqueue_at is None else max(now, enqueue_at))
 
 
 def check_failure(item: NewItem, *, alone: bool) -> None:

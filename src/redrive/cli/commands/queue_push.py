@@ -16,7 +16,7 @@ from redrive.cli.bulk_change import progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs
 from redrive.cli.output import print_json, print_line, print_note, short, to_json_value
-from redrive.cli.selection import instant
+from redrive.cli.selection import parse_instant
 from redrive.cli.setting_options import written_value
 from redrive.cli.store_target import open_target
 from redrive.errors import InvalidPayload
@@ -41,10 +41,6 @@ def _headers(context: click.Context, parameter: click.Parameter, values: tuple[s
     return dict(pairs(values))
 
 
-def _instant(context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
-    return None if text is None else instant(text)
-
-
 def _retry(context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
     return None if text is None else written_value(text)
 
@@ -60,7 +56,7 @@ def _retry(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--priority", type=click.IntRange(0, 9), default=5, help=TEXTS["priority"])
 @click.option("--key", metavar="KEY", help=TEXTS["idempotency_key"])
 @click.option("--expire", metavar="TIME", help=TEXTS["expire_timeout"])
-@click.option("--expire-at", metavar="INSTANT", callback=_instant, help=TEXTS["expire_at"])
+@click.option("--expire-at", metavar="INSTANT", callback=parse_instant, help=TEXTS["expire_at"])
 @click.option("--retry", metavar="TABLE", callback=_retry,
               help=f"{TEXTS['retry']} In TOML or JSON: '{{attempts=5, cooldown=\"1m\"}}'.")  # fmt: skip
 @click.option("--content-type", metavar="TYPE", help=TEXTS["content_type"])

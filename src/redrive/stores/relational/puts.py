@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.item_calls import NewItem, Put, check_failure
+from redrive.contract.item_calls import NewItem, Put, check_failure, ready_instant
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import PayloadTooLarge, RedriveError
 from redrive.model.feed import FeedKind
@@ -295,11 +295,11 @@ def _write_content(
 def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, id: ItemId) -> ItemId:
     """Insert an item with options under an id that was allocated for it."""
     now = batch.now
-    ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
+    ready_at = ready_instant(now, item.delay, item.enqueue_at)
     _write_content(batch, row, item, number, id_suffix, None if ready_at == now else ready_at)
     holders = () if item.held_by is None else (ItemHolder(item.held_by, item.hold_is_lasting),)
     item_row = ItemRow(
-        number, id_suffix, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
+        number, id_suffix, row.key, Status.PENDING, MAX_PRIORITY - item.priority, ready_at, number,
         item.expire_deadline(now, row.settings.expire_timeout), holders=holders,
     )  # fmt: skip
     batch.count_delta(row.key, "put_total")
