@@ -97,6 +97,7 @@ SAMPLES = (
     of_items("items.bury"),
     of_items("items.move", to="own-third"),
     Sample("items.move", lambda s: {"ids": [s.own_id], "to": s.third_queue}, ON_CALL, HERE),
+    of_items("items.reschedule"),
     of_items("items.undo"),
     of_items("items.hold", held_by="x"),
     of_items("items.unhold", held_by="x"),

@@ -223,6 +223,7 @@ USES: dict[str, dict[str, Any]] = {
                        "note": "why", "progress": None},
     "undo": {"ids": [_DEAD], "actor": "ann"},
     "move": {"ids": [_DEAD], "to": "mails", "actor": "ann", "force": False},
+    "reschedule": {"ids": [_DEAD], "delay": 0, "enqueue_at": None, "actor": "ann", "note": "why"},
     "purge": {"ids": [_DEAD], "actor": "ann"},
     "complete_items": {"ids": [_DEAD], "actor": "ann", "force": False},
     "drop": {"ids": [_DEAD], "actor": "ann", "force": False},

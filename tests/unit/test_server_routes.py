@@ -113,6 +113,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "items.fail": (400, "invalid_input", {"ids": [NO_ID]}),
     "items.bury": (404, "item_not_found", {"ids": [NO_ID]}),
     "items.move": (400, "invalid_name", {"ids": [NO_ID], "to": "no name"}),
+    "items.reschedule": (400, "invalid_input", {"ids": [NO_ID], "delay": 1, "enqueue_at": "2100-01-01T00:00:00Z"}),
     "items.undo": (404, "item_not_found", {"ids": [NO_ID]}),
     "items.hold": (400, "invalid_input", {"ids": [NO_ID]}),
     "items.unhold": (400, "invalid_name", {"held_by": ""}),
@@ -438,6 +439,14 @@ async def _(bench: Bench) -> None:
 async def _(bench: Bench) -> None:
     answer = await bench.ok("items.move", ids=[await bench.put()], to="morgue")
     assert answer["items"][0]["queue"] == "morgue"
+
+
+@story("items.reschedule")
+async def _(bench: Bench) -> None:
+    id = await bench.put()
+    answer = await bench.ok("items.reschedule", ids=[id], enqueue_at="2100-01-01T00:00:00Z", note="not now")
+    assert answer["items"][0]["ready_at"] == "2100-01-01T00:00:00.000000Z"
+    assert (await bench.ok("items.get", id=id))["history"][-1]["note"] == "not now"
 
 
 @story("items.undo")

@@ -68,6 +68,7 @@ ROUTES: tuple[Route, ...] = (
     row("items.fail", B.fail_items, OPERATE, SETTLED),
     row("items.bury", B.bury_items, OPERATE, SETTLED),
     row("items.move", B.move, OPERATE, SETTLED),
+    row("items.reschedule", B.reschedule, OPERATE, SETTLED, example={"delay": "10m"}),
     row("items.undo", B.undo, OPERATE, SETTLED),
     row("items.hold", B.hold, OPERATE, CHANGED),
     row("items.unhold", B.unhold, OPERATE, CHANGED),
