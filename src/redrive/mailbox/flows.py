@@ -12,7 +12,6 @@ import msgspec
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
-from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
@@ -239,11 +238,10 @@ def sender_headers(lease: Lease) -> dict[str, str]:
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
 
 
-def set_expiry(core: Core, body: object, options: MessageOptions) -> None:
+def set_expiry(body: object, options: MessageOptions) -> None:
     """Let a request to a loop expire at its deadline, unless another expiry is given."""
-    if isinstance(body, MainLoopRequest) and body.deadline is not None and options.get("expire_timeout") is None:
-        left = to_instant("deadline", body.deadline) - core.clock.now()
-        options["expire_timeout"] = timedelta(microseconds=max(left, _SHORTEST))
+    if isinstance(body, MainLoopRequest) and not (options.get("expire_timeout") or options.get("expire_at")):
+        options["expire_at"] = body.deadline
 
 
 def request_id_of(body: object) -> str | None:

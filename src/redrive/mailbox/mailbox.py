@@ -174,7 +174,7 @@ class Mailbox(Generic[T, R]):
         self, body: T, options: MessageOptions, *, reply_to: str | None = None, keep_result: int | None = None
     ) -> NewItem:
         """The item of a message, checked and encoded."""
-        flows.set_expiry(self._core, body, options)
+        flows.set_expiry(body, options)
         request_id, encoded = flows.request_id_of(body), self._body_type.encode(body)
         return flows.new_message(encoded, options, reply_to=reply_to, request_id=request_id, keep_result=keep_result)
 
