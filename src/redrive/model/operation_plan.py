@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, RedriveError
-from redrive.model.death import DeadReason
+from redrive.model.death import Cause, DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.judge import dead_verdict
@@ -97,6 +97,8 @@ class OperationPlanner:
         self._holders: dict[tuple[str, str], ItemId] = {}
         self._total = 0
         self._groups: Counter[str] = Counter()
+        self._titles: dict[str, str] = {}
+        """By fingerprint."""
         self._queues: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         self._samples: dict[str, tuple[ItemId, ...]] = {}
@@ -134,7 +136,7 @@ class OperationPlanner:
             if len(samples) < MAX_SAMPLES:
                 self._samples[refusal.code] = (*samples, item.id)
             return
-        self._groups[item.death.cause.group_title if item.death else NO_DEATH] += 1
+        self._groups[self._title(item.death.cause) if item.death else NO_DEATH] += 1
         if queue is not None:
             self._queues[queue] += 1
             known, task = self._handlers.get(queue), item.headers.get(TASK_HEADER)
@@ -153,6 +155,12 @@ class OperationPlanner:
             dict(self._unhandled.most_common(MAX_TITLES)),
             self._limit,
         )
+
+    def _title(self, cause: Cause) -> str:
+        """The title of a group, made once: it takes longer than all else that is done for an item."""
+        if cause.fingerprint not in self._titles:
+            self._titles[cause.fingerprint] = cause.group_title
+        return self._titles[cause.fingerprint]
 
     def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:
         last = item.history[-1] if item.history else None
