@@ -164,7 +164,7 @@ class Notifications(ABC, Generic[_C]):
         self.reopen()
 
     def reopen(self) -> None:
-        """Begin anew in a forked child: what there was is the parent's."""
+        """Start over in a forked child: what there was belongs to the parent."""
         self._closed = False
         self._listener: _C | None = None
         self._subscriber: SocketSubscriber | None = None
