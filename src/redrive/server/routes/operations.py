@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
@@ -22,7 +21,6 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request
 from redrive.server.responses import SettledItem
-from redrive.server.route import Route
 from redrive.wire.json_views import defined, view_of, view_type
 
 OperationView = view_type(Operation)
@@ -86,19 +84,6 @@ class StartOperationCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_
 
 
 async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
-    """Start an operation."""
+    """Change all items that match now."""
     status = {} if call.status is None else {"status": call.status}
     return await change_many(request, call.verb, call, **status)
-
-
-ROUTES = (
-    Route(
-        name="operations.start",
-        summary="Change all items that match now",
-        request_type=StartOperationCall,
-        response_type=BulkView,
-        permission=Permission.OPERATE,
-        handler=start,
-        example={"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True},
-    ),
-)
