@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -168,6 +168,10 @@ class Session:
 
     def execute(self, statement: str, values: Any = ()) -> Rows:
         return Rows(self._cursor().execute(self._text(statement), values, binary=True))
+
+    def request(self, statement: str, values: Any = ()) -> Callable[[], Rows]:
+        rows = self.execute(statement, values)
+        return lambda: rows
 
     def executemany(self, statement: str, rows: Sequence[Row]) -> None:
         if (made := multi_row(statement, rows)) is not None:

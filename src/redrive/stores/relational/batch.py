@@ -92,16 +92,17 @@ class Stage(IntEnum):
     """Delete rows that are no longer needed."""
 
 
-_Rows = dict[tuple[Stage, str], list[tuple[Any, ...]]]
+_Rows = dict[str, list[tuple[Any, ...]]]
 """The rows of each statement."""
 
 
 class GroupChange(msgspec.Struct):
     """A group of one queue after the changes of a transaction."""
 
-    count: int
-    first_at: Instant
-    last_at: Instant
+    count: int = 0
+    """Until it grows, only the change."""
+    first_at: Instant = Instant(0)
+    last_at: Instant = Instant(0)
     hours: dict[Instant, int] = {}
     """Change of the count of each hour."""
     grew: bool = False
@@ -144,6 +145,7 @@ class Batch:
         "below",
         "by_key",
         "by_name",
+        "changes",
         "count_deltas",
         "gates_changed",
         "groups",
@@ -175,7 +177,7 @@ class Batch:
         self.session = session
         self.table = session.table
         self._execute: Callable[..., Any] = session.execute
-        self._unwritten: _Rows = {}
+        self._unwritten: dict[Stage, _Rows] = {}
         self._left: _Rows = {}
         self._ended: list[int] = []
         """Numbers of items that ended and may have moved before."""
@@ -205,6 +207,8 @@ class Batch:
         """Queues that have their first item which names a queue for replies."""
         self.is_shared = False
         """Whether other transactions of the namespace may run beside this one."""
+        self.changes = 0
+        """Rows that were handed in to be written, and changes of items by the rules."""
         self.gates_changed = False
         """Whether `set_gates` wrote the gates of a queue."""
 
@@ -217,6 +221,12 @@ class Batch:
     def execute_unflushed(self, statement: str, values: Any = ()) -> Any:
         """Execute a query without a flush: it must not read rows of pending writes."""
         return self._execute(statement, values)
+
+    def request(self, statement: str, values: Any = ()) -> Callable[[], Any]:
+        """Flush pending writes, then make a request. Nothing may be written before its rows are asked for."""
+        if self._unwritten:
+            self.flush()
+        return self.session.request(statement, values)
 
     def stream(self, statement: str, values: Any = ()) -> Any:
         """Flush pending writes, then return the rows of a query as an iterator."""
@@ -239,22 +249,24 @@ class Batch:
         Stages are written in order. Within a stage, rows of the same statement are written together, in the order in
         which the statements were first used.
         """
-        self._unwritten.setdefault((stage, statement), []).append(values)
+        self.changes += 1
+        self._unwritten.setdefault(stage, {}).setdefault(statement, []).append(values)
 
     def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end of the transaction: nothing in it reads such rows."""
-        self._left.setdefault((Stage.INSERT_STATE, statement), []).append(values)
+        self._left.setdefault(statement, []).append(values)
 
     def flush(self) -> None:
         """Execute the pending writes."""
         if self._ended:
             self._wake_under_earlier_ids()
         unwritten, self._unwritten = self._unwritten, {}
-        for (_, statement), rows in sorted(unwritten.items(), key=lambda entry: entry[0][0]):
-            if len(rows) == 1:
-                self._execute(statement, rows[0])
-            else:
-                self.session.executemany(statement, rows)
+        for stage in sorted(unwritten):
+            for statement, rows in unwritten[stage].items():
+                if len(rows) == 1:
+                    self._execute(statement, rows[0])
+                else:
+                    self.session.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
         """Return a queue by name. Raises QueueNotFound."""
@@ -361,7 +373,7 @@ class Batch:
         for queue, counts in self.count_deltas.items():
             if any(counts):
                 self.write(_INSERT_COUNT_DELTA, (queue, *counts))
-        self._unwritten.update(self._left)
+        self._unwritten.setdefault(Stage.INSERT_STATE, {}).update(self._left)
         self.flush()
 
 

@@ -13,7 +13,7 @@ from redrive.stores.relational.tables import Keys, Sources
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.queue_state import QueueState
 
-_TOTALS = tuple(name for name in COUNTED_COLUMNS if name.endswith("_total"))
+_NO_TOTALS = {name: 0 for name in COUNTED_COLUMNS if name.endswith("_total")}
 
 
 class SqlQueue(QueueState):
@@ -23,8 +23,7 @@ class SqlQueue(QueueState):
         # Not `super().__init__`: the tables of the database are its indexes.
         self._batch, self._row, self.value = batch, row, row.queue
         self.counts = Counter()
-        for name in _TOTALS:
-            setattr(self, name, 0)
+        vars(self).update(_NO_TOTALS)
         self.keys, self.sources = Keys(batch, row.key), Sources(batch, row.key)
         self.keys_until, self.sources_until = Index(), Index()
 
@@ -34,7 +33,7 @@ class SqlQueue(QueueState):
 
     def write(self) -> None:
         """Write what has changed of the queue itself. Items count when their rows are written."""
-        for name in _TOTALS:
+        for name in _NO_TOTALS:
             if by := getattr(self, name):
                 self._batch.count_delta(self._row.key, name, by)
         if self.value.is_dead_queue and not self._row.queue.is_dead_queue:

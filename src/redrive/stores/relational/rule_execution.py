@@ -12,7 +12,7 @@ from typing import Any
 from redrive.contract import Call
 from redrive.contract.admin_calls import ManualChange, StepOperation, Unhold
 from redrive.contract.item_calls import Put
-from redrive.errors import RedriveError
+from redrive.errors import RedriveError, StoreFailed
 from redrive.model.item import Receipt
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import BULK_THRESHOLD, change_uniform, step_over_uniform
@@ -98,7 +98,13 @@ def _read_ahead(state: SqlState, calls: Sequence[Call]) -> None:
 
 
 def _execute_or_refuse(state: SqlState, call: Call) -> Any:
+    """Return the result of a call. One that is refused after its first change has a mistake in its rule: the whole
+    transaction is rolled back, and then each call runs alone."""
+    before = state.batch.changes
     try:
         return rules.execute_calls(state, call)
     except RedriveError as refusal:
-        return refusal
+        if state.batch.changes == before:
+            return refusal
+        problem = f"{type(call).__name__} was refused after its first change: {refusal}"
+        raise StoreFailed(state.store, problem) from refusal

@@ -10,7 +10,7 @@ Statements are written once, in the SQL of SQLite. Marks adapt them for other da
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redrive.clock import Instant
@@ -83,6 +83,10 @@ class Executor(Protocol):
 
     def execute(self, statement: str, values: Any = (), /) -> Any:
         """Execute one statement. Returns its rows: `get`, `fetchone`, `fetchall`, or an iterator."""
+        ...
+
+    def request(self, statement: str, values: Any = (), /) -> Callable[[], Any]:
+        """Return a function that returns the rows of a query. It is sent now, or executed then if that costs less."""
         ...
 
     def table(self, numbers: Iterable[int], /) -> Any:

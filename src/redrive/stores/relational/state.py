@@ -183,6 +183,7 @@ class SqlState(State):
         self.queues[item.queue].counts[item.status] -= 1
 
     def _mark(self, item: Record, *, keeps: bool) -> None:
+        self.batch.changes += 1
         self._changed.pop(item, None)
         self._changed[item] = keeps
 

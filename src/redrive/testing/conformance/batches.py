@@ -7,18 +7,28 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Hold, Unhold, UpdateQueue
+from redrive.contract.admin_calls import (
+    CreateQueue,
+    DeleteQueue,
+    Hold,
+    ManualChange,
+    ManualTarget,
+    Unhold,
+    UpdateQueue,
+)
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, ReturnLease, Settle, StaleSettings
 from redrive.contract.maintenance_calls import Expire
-from redrive.contract.queries import GetQueue
+from redrive.contract.queries import FindItems, GetQueue
 from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
+from redrive.model.filter import Filter
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.queue import QueueSettings
+from redrive.model.state_machine import Verb
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 
@@ -67,6 +77,32 @@ class BatchConformance(StoreSuite):
         ).results
         assert [type(result) for result in results] == [tuple, QueueFull, tuple, QueueNotFound, LeaseLost]
         assert direct.stats().pending == 2
+
+    @pytest.mark.parametrize(
+        ("verb", "to", "places"),
+        [
+            (Verb.MOVE, "others", [("others", "dead")]),
+            (Verb.REDRIVE, "others", []),
+            (Verb.ARCHIVE, None, [("jobs", "archived")]),
+            (Verb.DROP, None, []),
+        ],
+    )
+    def test_item_that_dies_and_is_changed_in_one_batch_is_found_by_its_words_where_it_is(
+        self, direct: StoreDriver, verb: Verb, to: str | None, places: list[tuple[str, str]]
+    ) -> None:
+        direct.queue(keep_dropped=0)
+        direct.queue("others")
+        direct.put(b"a", b"b")
+        changed, other = direct.lease(limit=2)
+        settles = [
+            Settle(each.token, OutcomeKind.FAILED, Dead(DeadReason.FINAL_ERROR), direct.version(), Failure("E", words))
+            for each, words in ((changed, "odd outage"), (other, "other mishap"))
+        ]
+        results = direct.commit(ManualChange(verb, (ManualTarget(changed.id),), "ada", to=to), *settles).results
+        assert [settled.status for settled in results[1:]] == ["dead", "dead"]
+        assert isinstance(results[0][0], Settled)
+        assert words_find(direct, "odd outage") == places
+        assert words_find(direct, "mishap") == [("jobs", "dead")]
 
     def test_of_two_calls_with_one_token_exactly_one_is_accepted(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -174,3 +210,9 @@ class VerdictConformance(StoreSuite):
         refusal = direct.do(Settle(lease.token, OutcomeKind.BURIED, Dead(DeadReason.BURIED, to), direct.version()))
         assert isinstance(refusal, error)
         assert direct.get(lease.id).status is Status.ACTIVE
+
+
+def words_find(direct: StoreDriver, words: str) -> list[tuple[str, str]]:
+    """Where dead letters and archived items are that have these words."""
+    pages = [direct.read(FindItems(Filter(words=words, status=status))) for status in (Status.DEAD, Status.ARCHIVED)]
+    return [(item.queue, item.status.value) for page in pages for item in page.items]
