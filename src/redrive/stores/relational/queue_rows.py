@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -13,12 +13,16 @@ from redrive.model.gate import Gates
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.session import Executor
 
-_QUEUES = """
-    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies, gates,
-        breakers
-    FROM redrive_queue
-    WHERE namespace = ?"""
+_NAME, *_OTHERS = Queue.__struct_fields__  # the columns are named like the fields
+_COLUMNS = ", ".join((_NAME, *_OTHERS))
+_QUEUES = f"SELECT key, has_replies, {_COLUMNS} FROM redrive_queue WHERE namespace = ?"
 _QUEUE = f"{_QUEUES} AND name = ?"
+_NAMES = "SELECT key, name FROM redrive_queue WHERE namespace = ?"
+_NAMED = f"{_NAMES} AND key IN carray(?)"
+# On PostgreSQL, a transaction of a program locks the key and the name of a queue that it puts to: they are not written.
+_WRITE = f"""
+    INSERT INTO redrive_queue (namespace, {_COLUMNS}) VALUES (?, ?{", ?" * len(_OTHERS)})
+    ON CONFLICT (namespace, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _OTHERS)}"""
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
 _decode_breakers = msgspec.json.Decoder(tuple[Breaker, ...]).decode
 decode_gates = msgspec.json.Decoder(Gates).decode
@@ -46,8 +50,16 @@ def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> l
     return [_queue_row(*row) for row in rows]
 
 
+def queue_names(executor: Executor, namespace: str, keys: Collection[int] | None = None) -> dict[int, str]:
+    """Return the names of all queues, or of those with these keys. Settings are not decoded, as there may be many."""
+    if keys is None:
+        return dict(executor.execute(_NAMES, (namespace,)))
+    return dict(executor.execute(_NAMED, (namespace, executor.table(keys))))
+
+
 def _queue_row(
     key: int,
+    has_replies: int,
     name: str,
     raw_settings: str,
     version: int,
@@ -55,7 +67,6 @@ def _queue_row(
     created_at: Instant,
     is_dead_queue: int,
     source_queues: str | None,
-    has_replies: int,
     gates: str | None,
     breakers: str | None,
 ) -> QueueRow:
@@ -82,8 +93,16 @@ def with_gates(row: QueueRow, gates: Gates) -> QueueRow:
     return msgspec.structs.replace(row, queue=msgspec.structs.replace(row.queue, gates=gates))
 
 
-def encode_values(values: Gates | tuple[Breaker, ...]) -> str | None:
-    """Return gates or breakers as their column has them: NULL for none."""
+def write_queue(executor: Executor, namespace: str, queue: Queue) -> None:
+    """Write the row of a queue that is new, or has changed. The transaction runs alone."""
+    settings = msgspec.json.encode(queue.settings).decode()
+    flags = (int(queue.paused), queue.created_at, int(queue.is_dead_queue))
+    lists = (encode_values(queue.source_queues), encode_values(queue.gates), encode_values(queue.breakers))
+    executor.execute(_WRITE, (namespace, queue.name, settings, queue.version, *flags, *lists))
+
+
+def encode_values(values: Gates | tuple[Breaker, ...] | tuple[str, ...]) -> str | None:
+    """Return gates, breakers or names as their column has them: NULL for none."""
     return msgspec.json.encode(values).decode() if values else None
 
 
