@@ -13,16 +13,19 @@ from redrive.model.gate import Gates
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.session import Executor
 
-_NAME, *_OTHERS = Queue.__struct_fields__  # the columns are named like the fields
-_COLUMNS = ", ".join((_NAME, *_OTHERS))
-_QUEUES = f"SELECT key, has_replies, {_COLUMNS} FROM redrive_queue WHERE namespace = ?"
+_QUEUES = """
+    SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies, gates,
+        breakers
+    FROM redrive_queue
+    WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
 _NAMES = "SELECT key, name FROM redrive_queue WHERE namespace = ?"
 _NAMED = f"{_NAMES} AND key IN carray(?)"
+_NAME, *_CHANGEABLE = Queue.__struct_fields__  # the columns are named like the fields
 # On PostgreSQL, a transaction of a program locks the key and the name of a queue that it puts to: they are not written.
 _WRITE = f"""
-    INSERT INTO redrive_queue (namespace, {_COLUMNS}) VALUES (?, ?{", ?" * len(_OTHERS)})
-    ON CONFLICT (namespace, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _OTHERS)}"""
+    INSERT INTO redrive_queue (namespace, {_NAME}, {", ".join(_CHANGEABLE)}) VALUES (?, ?{", ?" * len(_CHANGEABLE)})
+    ON CONFLICT (namespace, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGEABLE)}"""
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
 _decode_breakers = msgspec.json.Decoder(tuple[Breaker, ...]).decode
 decode_gates = msgspec.json.Decoder(Gates).decode
@@ -59,7 +62,6 @@ def queue_names(executor: Executor, namespace: str, keys: Collection[int] | None
 
 def _queue_row(
     key: int,
-    has_replies: int,
     name: str,
     raw_settings: str,
     version: int,
@@ -67,6 +69,7 @@ def _queue_row(
     created_at: Instant,
     is_dead_queue: int,
     source_queues: str | None,
+    has_replies: int,
     gates: str | None,
     breakers: str | None,
 ) -> QueueRow:
