@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,8 +23,9 @@ from redrive.model.ids import (
     result_topic,
 )
 from redrive.model.item import Status
+from redrive.model.queue import Queue
 from redrive.stores.relational.low_water_marks import SLACK
-from redrive.stores.relational.queue_rows import QueueRow, Queues, encode_values, with_gates
+from redrive.stores.relational.queue_rows import QueueRow, Queues, encode_values, with_gates, write_queue
 from redrive.stores.relational.session import SearchIndex, Session
 
 COUNTED_COLUMNS = (
@@ -317,8 +318,7 @@ class Batch:
 
     def mark_dead_queue(self, row: QueueRow) -> None:
         """Record that this queue has received dead items of another queue."""
-        self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
-        self.reread_queues((row.queue.name,))
+        self.write_queues([msgspec.structs.replace(row.queue, is_dead_queue=True)])
 
     def has_replies(self, row: QueueRow) -> bool:
         """Whether an item that names a queue for replies ever came to this queue."""
@@ -361,6 +361,12 @@ class Batch:
     def _replace_queues(self, by_name: dict[str, QueueRow]) -> None:
         self.queues = Queues(by_name, self.queues.epoch, self.queues.namespace_key)
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
+
+    def write_queues(self, queues: Collection[Queue]) -> None:
+        """Write queues that are new, or have changed. From now on this transaction has them so."""
+        for queue in queues:
+            write_queue(self, self.namespace, queue)
+        self.reread_queues([queue.name for queue in queues])
 
     def reread_queues(self, names: Iterable[str]) -> None:
         """Read changed queues again, and increment the epoch so that other processes do too."""

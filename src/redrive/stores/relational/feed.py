@@ -72,24 +72,12 @@ def append_event(
     if _keeps(batch, queue, kind):
         error = (None, None) if failure is None else (failure.error_class, failure.fingerprint)
         detail = _Detail(source_id, title, reason, actor, operation, from_status, *error)
-        _append(batch, kind, queue, item_no, id_suffix, detail)
-
-
-def append_queue_event(
-    batch: Batch, kind: FeedKind, queue: str, *, title: str | None, actor: str | None, breaker: str | None
-) -> None:
-    """Write down what happened to a queue, and to no item of it, if that queue keeps it."""
-    if _keeps(batch, queue, kind):
-        _append(batch, kind, queue, *_NO_ITEM, _Detail(title=title, actor=actor, breaker=breaker))
+        _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
 
 
 def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:
     row = batch.by_name.get(queue)
     return row is not None and kind in row.feed_kinds
-
-
-def _append(batch: Batch, kind: FeedKind, queue: str, item_no: int, id_suffix: int, detail: _Detail) -> None:
-    _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
 
 
 def _write(
