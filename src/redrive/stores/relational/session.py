@@ -112,7 +112,7 @@ class Session(Executor, Protocol):
         ...
 
     def scan(self, batch: Batch, statement: str, values: Row, /) -> Any:
-        """Execute a statement that starts at low-water marks. It finds what this transaction inserted below them too."""
+        """Execute a statement that starts at low-water marks. It finds what this transaction inserted below them."""
         ...
 
     def complete_leases(self, batch: Batch, held: Sequence[LeaseKey], /) -> dict[tuple[int, int], Row]:

@@ -8,7 +8,7 @@ import pytest
 
 from redrive.clock import Instant
 from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Hold, ManualChange, ManualTarget, Unhold, UpdateQueue
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, ReturnLease, Settle, StaleSettings
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, ReturnLease, Settle, StaleSettings
 from redrive.contract.maintenance_calls import ApplyRetention, Expire
 from redrive.contract.queries import GetOverdue, GetQueue
 from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
@@ -68,6 +68,17 @@ class BatchConformance(StoreSuite):
         direct.put(b"b")
         leased, _ = direct.commit(LeaseItems("jobs", 1), ReturnLease(lease.token)).results
         assert (list(leased.leases), leased.overdue) == ([], True)
+
+    def test_completion_with_puts_is_before_the_calls_that_follow_it(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.put(b"a")
+        dead = direct.bury(direct.take())
+        (letter,) = direct.do(LeaseByIds((dead.id,), "ada", include_dead=True))
+        calls = (Complete(letter.token, puts=(put(b"next"),)), Extend(letter.token), LeaseItems("jobs", 1))
+        completed, refusal, leased = direct.commit(*calls).results
+        assert isinstance(completed, Settled)
+        assert isinstance(refusal, LeaseLost)
+        assert [lease.payload for lease in leased.leases] == [b"next"]
 
     def test_item_that_is_due_for_long_is_leased_by_the_lease_that_brings_it_in(self, direct: StoreDriver) -> None:
         direct.queue()
