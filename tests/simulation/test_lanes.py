@@ -6,13 +6,14 @@ A lane is for calls that are frequent and plain; whatever is odd follows `stores
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.simulation.histories import random_history
+from tests.servers.postgres import Server
+from tests.simulation.histories import look_at_everything, random_history
 from tests.simulation.rows import all_rows
 from tests.simulation.twins import Ask, Twins, opens
 from tests.sizes import THOROUGH
@@ -47,14 +48,14 @@ MakeCalls = Callable[[Broker], list[Call]]
 
 
 class LaneTwins(Twins):
-    """Two SQLite stores: the first has lanes, the second follows the rules."""
+    """Two stores, SQLite files in a folder unless URLs are given: the first has lanes, the second follows the rules."""
 
-    def __init__(self, seed: int, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.files = [folder / "lanes.db", folder / "rules.db"]
+    def __init__(self, seed: int, folder: Path, patch: pytest.MonkeyPatch, urls: Sequence[str] = ()) -> None:
+        self.files = [] if urls else [folder / "lanes.db", folder / "rules.db"]
         self.followed: list[Counter[type]] = [Counter(), Counter()]
         """The calls that followed the rules on each side."""
         self._patch = patch
-        super().__init__(seed, *(opens(f"sqlite:///{file}") for file in self.files))
+        super().__init__(seed, *map(opens, urls or [f"sqlite:///{file}" for file in self.files]))
 
     def _answer(self, side: int, question: Ask) -> Any:
         with self.on_side(side):
@@ -74,7 +75,10 @@ class LaneTwins(Twins):
             yield
 
     def compare_rows(self) -> None:
-        self.ask("rows", lambda side, _: all_rows(self.files[side]))
+        if self.files:
+            self.ask("rows", lambda side, _: all_rows(self.files[side]))
+        else:
+            look_at_everything(self)
 
     def compare_lane(self, make: MakeCalls) -> None:
         """Both sides carry out calls, in one transaction: one by its lane, the other by the rules."""
@@ -258,6 +262,7 @@ def leased_letters(broker: Broker) -> list[Any]:
 LATER, TAIL = RetryVerdict(MINUTE, Status.FAILED), RetryVerdict(0)
 DEAD = Dead(DeadReason.FINAL_ERROR)
 MOVED = Dead(DeadReason.FINAL_ERROR, to="morgue")
+OTHERWISE_ON_POSTGRES = ("completions in", "one completion", "refusals", "puts under", "puts with")
 BULK = (Verb.RETRY, Verb.REDRIVE, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE)
 TO_REPLY = {REPLY_TO: "kept", REQUEST_ID: "r"}
 DEATHS = {
@@ -309,7 +314,22 @@ LANES: dict[str, MakeCalls] = {
 
 @pytest.mark.parametrize("lane", LANES)
 def test_lane_does_what_the_rules_say(lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    twins = LaneTwins(0, tmp_path, monkeypatch)
+    compare_with_rules(lane, LaneTwins(0, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("lane", [lane for lane in LANES if lane.startswith(OTHERWISE_ON_POSTGRES)])
+def test_lane_on_postgres_does_what_the_rules_say(
+    lane: str, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session has statements of its own for keys and plain completions."""
+    urls = []
+    for schema in ("lanes", "rules"):
+        postgres.empty(schema)
+        urls.append(f"{postgres.url}?schema={schema}")
+    compare_with_rules(lane, LaneTwins(0, tmp_path, monkeypatch, urls))
+
+
+def compare_with_rules(lane: str, twins: LaneTwins) -> None:
     furnish(twins)
     twins.compare_lane(LANES[lane])
     for broker in twins.brokers:
