@@ -80,6 +80,18 @@ class BatchConformance(StoreSuite):
         assert isinstance(refusal, LeaseLost)
         assert [lease.payload for lease in leased.leases] == [b"next"]
 
+    def test_refusal_of_a_token_from_before_the_death_says_that_the_item_is_dead_again(
+        self, direct: StoreDriver
+    ) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        dead = direct.bury(lease)
+        (letter,) = direct.do(LeaseByIds((dead.id,), "ada", include_dead=True))
+        returned, refusal = direct.commit(ReturnLease(letter.token), Extend(lease.token)).results
+        assert isinstance(refusal, LeaseLost)
+        assert (returned.status, refusal.status) == (Status.DEAD, Status.DEAD)
+
     def test_item_that_is_due_for_long_is_leased_by_the_lease_that_brings_it_in(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", delay=5 * SECOND)
