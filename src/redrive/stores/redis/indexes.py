@@ -179,7 +179,8 @@ class NamesByInstant(Index[str]):
 
     def until(self, instant: int, limit: int) -> list[str]:
         (found,) = self._session.fetch(("ZRANGEBYSCORE", self._key, "-inf", instant, "LIMIT", 0, limit))
-        return [name for name in map(bytes.decode, found) if name not in self._changed]
+        added = [name for name, key in self._changed.items() if key is not None and key[0] <= instant]
+        return [*(name for name in map(bytes.decode, found) if name not in self._changed), *added][:limit]
 
 
 class DeadLetterIndexes(NumberIndex):

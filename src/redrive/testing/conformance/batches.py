@@ -109,6 +109,14 @@ class BatchConformance(StoreSuite):
         assert removed == 0
         assert direct.get(redriven.id).status is Status.PENDING
 
+    def test_key_that_is_over_goes_beside_the_drop_of_its_item(self, direct: StoreDriver) -> None:
+        direct.queue(idempotency_timeout=SECOND)
+        (id,) = direct.put(b"a", idempotency_key="k")
+        direct.clock.advance("1s")
+        drop = ManualChange(Verb.DROP, (ManualTarget(id),), "ada")
+        assert direct.commit(drop, ApplyRetention()).results[1] == 1
+        assert direct.do(ApplyRetention()) == 0
+
     def test_leases_of_one_batch_share_what_is_there_in_order(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b", b"c")
