@@ -304,8 +304,9 @@ class UpkeepConformance(StoreSuite):
         assert direct.read(GetLeases(())) == ()
 
     @pytest.mark.parametrize("queue", ["jobs", "other"])
+    @pytest.mark.parametrize("closes", [True, False], ids=["retry after", "retry"])
     def test_refusal_of_an_old_token_says_what_the_batch_made_of_the_item(
-        self, direct: StoreDriver, queue: str
+        self, direct: StoreDriver, queue: str, closes: bool
     ) -> None:
         direct.queue()
         direct.queue("other")
@@ -313,7 +314,7 @@ class UpkeepConformance(StoreSuite):
         old = direct.take().token
         direct.do(ReturnLease(old))
         direct.change(Verb.MOVE, id, to=queue)
-        until = Instant(direct.clock.now() + SECOND)
+        until = Instant(direct.clock.now() + SECOND) if closes else None
         token, version = direct.take(queue).token, direct.version(queue)
         failed = Settle(token, OutcomeKind.FAILED, RetryVerdict(), version, close_until=until)
         settled, refusal = direct.commit(failed, Extend(old)).results

@@ -30,6 +30,7 @@ local function find_leased(number, key, queue)
     if not raw then
       return nil, {0, ''}
     end
+    fetched_states[body] = nil
   end
   local state = cmsgpack.unpack(raw)
   if state.t ~= key then
