@@ -22,7 +22,7 @@ from redrive.stores.relational.batch import ADD_COUNTS, COUNTED_COLUMNS, Batch
 from redrive.stores.relational.deduplication import KEY_IS_KNOWN
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
-from redrive.stores.relational.low_water_marks import READY, above
+from redrive.stores.relational.low_water_marks import READY, above, bounded
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck, Row
 
@@ -223,13 +223,22 @@ class Session:
     ) -> LeasedHead:
         early = int(deadline < batch.now + row.settings.lease_timeout)
         values = (row.key, batch.now, limit, deadline, worker, early, *check)
-        found = batch.execute(TAKE_HEAD, values).fetchall()
+        found = Session.scan(batch, TAKE_HEAD, values).fetchall()
         due, overdue, token = found[0][:3]
         check = OverdueCheck(check.due and due, check.overdue and overdue)
         if token is None:
             return LeasedHead(check, [], {})
         head = [entry[3:] for entry in found]
         return LeasedHead(check, head, {entry[6]: entry[2] for entry in found})
+
+    @staticmethod
+    def scan(batch: Batch, statement: str, values: Row) -> Rows:
+        rows: Rows
+        if batch.below:
+            rows = batch.execute(bounded(statement, len(values) + 1), (*values, min(batch.below.values())))
+        else:
+            rows = batch.execute(statement, values)
+        return rows
 
     @staticmethod
     def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:

@@ -150,6 +150,7 @@ class Batch:
         "count_deltas",
         "gates_changed",
         "groups",
+        "has_left",
         "is_shared",
         "known_keys",
         "namespace",
@@ -206,6 +207,8 @@ class Batch:
         """Queues whose count deltas were rolled up."""
         self.replying: set[int] = set()
         """Queues that have their first item which names a queue for replies."""
+        self.has_left = False
+        """Whether calls were left to another transaction. Those that follow them are then left too."""
         self.is_shared = False
         """Whether other transactions of the namespace may run beside this one."""
         self.changes = 0

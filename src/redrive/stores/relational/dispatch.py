@@ -13,7 +13,7 @@ from redrive.contract.item_calls import Complete, LeaseItems, Put
 from redrive.contract.maintenance_calls import ApplyRetention, Promote
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
-from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.batch import LEFT, Batch
 from redrive.stores.relational.leases import lease_all
 from redrive.stores.relational.maintenance import apply_retention, promote_all
 from redrive.stores.relational.puts import put_all
@@ -53,10 +53,14 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
         kinds.setdefault(call.rank, []).append(index)
     for kind in sorted(kinds):
         members = kinds[kind]
-        handle: Handler = _HANDLERS.get(kind, _in_order)
+        handle: Handler = _leave if batch.has_left else _HANDLERS.get(kind, _in_order)
         for index, result in zip(members, handle(batch, [calls[i] for i in members]), strict=True):
             results[index] = result
     return results
+
+
+def _leave(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    return [LEFT] * len(calls)
 
 
 _STATEMENTS: dict[type[Any], Callable[[Batch, Any], Any]] = {

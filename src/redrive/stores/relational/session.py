@@ -115,6 +115,10 @@ class Session(Executor, Protocol):
         """Lease the first items of a queue that have not expired, unless a requested check finds something."""
         ...
 
+    def scan(self, batch: Batch, statement: str, values: Row, /) -> Any:
+        """Execute a statement that starts at low-water marks. It finds what this transaction inserted below them."""
+        ...
+
     def complete_leases(self, batch: Batch, held: Sequence[LeaseKey], /) -> dict[tuple[int, int], Row]:
         """Delete leases and items that are active under these tokens, of queues in `batch.queues.plain` and without
         history. A store that cannot do it in one statement deletes nothing.

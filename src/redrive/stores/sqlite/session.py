@@ -98,6 +98,11 @@ class Session:
         return LeasedHead(check, head, keys)
 
     @staticmethod
+    def scan(batch: Batch, statement: str, values: Row) -> Any:
+        """Indexes have no marks."""
+        return batch.execute(statement, values)
+
+    @staticmethod
     def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
         """Deletes nothing: reading first costs no more."""
         return {}
