@@ -18,6 +18,7 @@ from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.ipc import (
+    Answer,
     Channel,
     ChildExited,
     Delivery,
@@ -73,8 +74,8 @@ ENDS: list[Outcome] = [
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_every_way_to_end_comes_back_as_it_was(pair: Pair, end: Outcome) -> None:
-    Channel(pair[0], FromChild).send(end)
-    assert Channel(pair[1], FromChild).receive() == [end]
+    Channel(pair[0], FromChild).send(Answer(end, 0.5))
+    assert Channel(pair[1], FromChild).receive() == [Answer(end, 0.5)]
 
 
 def test_lease_comes_back_as_it_was(pair: Pair) -> None:
@@ -154,15 +155,15 @@ def test_socket_goes_along_with_its_frame(pair: Pair) -> None:
     with first, second:
         with one, two:
             says.send(Kill(7))
-            says.send_with(Fork(1), one)
-            says.send_with(Fork(2), two)
+            says.send_with(Fork(1, 0), one)
+            says.send_with(Fork(2, 0), two)
         frames: list[ToZygote] = []
         descriptors: list[int] = []
         while len(frames) < 3:
             more, others = hears.receive_with()
             frames += more
             descriptors += others
-        assert frames == [Kill(7), Fork(1), Fork(2)]
+        assert frames == [Kill(7), Fork(1, 0), Fork(2, 0)]
         for mine, descriptor in zip((first, second), descriptors, strict=True):
             with socket.socket(fileno=descriptor) as theirs:
                 mine.send(b"x")
