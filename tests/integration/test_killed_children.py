@@ -22,10 +22,12 @@ from tests.until import until
 from redrive import Failure, connect
 from redrive.broker.worker_session import Completed, Lost, Outcome, Returned
 from redrive.model.limits import KIB
+from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.app_loader import load_app
+from redrive.worker.child_slot import MOST_FALSE_STARTS
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.in_flight import InFlightLog
-from redrive.worker.process_runner import MOST_FALSE_STARTS, ProcessRunner
+from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no processes to fork here")
@@ -201,7 +203,8 @@ def run_with_a_victim(children: Children) -> tuple[Outcome, list[Outcome], Count
     ],
 )
 def test_only_what_was_begun_and_not_reported_is_charged(start: Start, point: str, is_charged: bool, runs: int) -> None:
-    ended, others, ran = run_with_a_victim(start(point))
+    children = start(point)
+    ended, others, ran = run_with_a_victim(children)
     assert isinstance(ended, Lost if is_charged else Completed)
     assert all(isinstance(end, Completed) for end in others)
     assert ran == Counter({number: 1 for number in range(GIVEN)} | {3: runs})
@@ -209,6 +212,7 @@ def test_only_what_was_begun_and_not_reported_is_charged(start: Start, point: st
         assert failure(ended).exit_code == 3
     if point == "rubbish":
         assert "wrote into the socket" in failure(ended).text
+        assert InFlightLog(children.log.path).worker == "w"  # what it wrote is not in there
 
 
 def test_item_that_no_child_lives_to_begin_is_charged_in_the_end(start: Start) -> None:
@@ -240,6 +244,7 @@ def test_what_waits_behind_a_slow_item_is_done_by_others(start: Start, tmp_path:
     (tmp_path / "go").touch()
     assert value(children.ends.of(slow)[0]) == "done"
     assert children.runs() == Counter(range(20))
+    assert all(job.began_at is not None and 0 < job.duration < PATIENCE_SECONDS for job in (slow, *others))
 
 
 def test_slow_items_are_given_one_at_a_time(start: Start, tmp_path: Path) -> None:

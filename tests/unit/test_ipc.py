@@ -18,7 +18,6 @@ from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.ipc import (
-    Answer,
     Channel,
     ChildExited,
     Delivery,
@@ -27,6 +26,7 @@ from redrive.worker.ipc import (
     FrameInvalid,
     FromChild,
     FromZygote,
+    JobReport,
     Kill,
     Stop,
     ToChild,
@@ -74,8 +74,8 @@ ENDS: list[Outcome] = [
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_every_way_to_end_comes_back_as_it_was(pair: Pair, end: Outcome) -> None:
-    Channel(pair[0], FromChild).send(Answer(end, 0.5))
-    assert Channel(pair[1], FromChild).receive() == [Answer(end, 0.5)]
+    Channel(pair[0], FromChild).send(JobReport(end, 0.5))
+    assert Channel(pair[1], FromChild).receive() == [JobReport(end, 0.5)]
 
 
 def test_lease_comes_back_as_it_was(pair: Pair) -> None:
@@ -145,6 +145,22 @@ def test_rubbish_is_noticed(pair: Pair, rubbish: bytes) -> None:
     pair[0].send(rubbish)
     with pytest.raises(FrameInvalid):
         Channel(pair[1], FromChild).receive()
+
+
+def test_what_came_before_rubbish_is_kept_and_what_comes_after_is_dropped(pair: Pair) -> None:
+    says: Channel[FromChild] = Channel(pair[0], FromChild)
+    hears: Channel[FromChild] = Channel(pair[1], FromChild)
+    says.send(JobReport(Completed(), 0.5))
+    pair[0].send(b"\x01\x00\x00\x00\xc1")
+    says.send(JobReport(Completed(), 0.7))
+    with pytest.raises(FrameInvalid) as raised:
+        hears.receive()
+    assert raised.value.before == [JobReport(Completed(), 0.5)]
+    says.send(JobReport(Completed(), 0.9))
+    assert hears.receive() == []
+    pair[0].close()
+    assert hears.receive() == []
+    assert hears.has_ended
 
 
 def test_socket_goes_along_with_its_frame(pair: Pair) -> None:

@@ -1,8 +1,8 @@
-"""Deliveries on their way to a child: a queue in the kernel, at whose end the child reads, and the worker too.
+"""Deliveries in transit to a child: a queue in the kernel, at whose end the child reads, and the worker too.
 
 Each datagram is one delivery. The kernel hands it to the child or back to the worker, never to both, and keeps it when
-the child dies. So a child has at most one item that it took and has not ended, and everything behind that can be taken
-back at any time, whatever the child is doing.
+the child dies. So a child has at most one item that it took and has not reported, and the worker can reclaim everything
+behind that at any time, also while the child runs something.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChildQueue:
             return False
         return True
 
-    def take_back(self) -> list[Token]:
+    def reclaim(self) -> list[Token]:
         """Take what the child has not taken, oldest first."""
         taken: list[Token] = []
         with contextlib.suppress(BlockingIOError):

@@ -113,7 +113,7 @@ class InFlightLog:
         """An item begins in this slot."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
         now = time.time_ns() // 1000
-        self._map[start + _RUNS_AT] = 0  # of the item before, which nobody cleared
+        self._map[start + _RUNS_AT] = 0  # of the item before, which was not cleared
         _BEGIN.pack_into(self._map, start + _BEGIN_AT, now, token.encode(), label.encode()[:55])
         self._map[start + _RUNS_AT] = 1
 
@@ -127,7 +127,7 @@ class InFlightLog:
         self._map[_SLOTS_AT + slot * _SLOT_BYTES + _RUNS_AT] = 0
 
     def count(self, slot: int) -> None:
-        """An item has ended here; another may have begun."""
+        """An item has ended here; another may have started."""
         start = _SLOTS_AT + slot * _SLOT_BYTES + _ENDED_AT
         (ended,) = _ENDED.unpack_from(self._map, start)
         _ENDED.pack_into(self._map, start, (ended + 1) & 0xFFFFFFFF)

@@ -2,7 +2,7 @@
 
     worker ──ZygoteSetup, Fork (with a socket), Kill──► zygote
     zygote ──ZygoteReady | StartupFailed, Forked, ChildExited──► worker
-    worker ──Delivery (see child_queue.py), Stop──► child ──Answer──► worker
+    worker ──Delivery (see child_queue.py), Stop──► child ──JobReport──► worker
     supervisor ──WorkerLaunch, Stop──► worker
 
 A child has no lease and no broker of the worker's: it is given bytes, and says how it went.
@@ -43,7 +43,7 @@ class ZygoteSetup(msgspec.Struct, frozen=True, tag=True):
     memory_limit: int | None = None
     """Bytes of memory that a child can have."""
     in_flight_log: str = ""
-    """The path of the log in which a child writes what it begins."""
+    """The path of the log in which a child writes what it starts."""
 
     def __repr__(self) -> str:
         return f"ZygoteSetup(app={self.app!r}, url={self.url and redact_url(self.url)!r})"
@@ -97,7 +97,7 @@ class Delivery(msgspec.Struct, frozen=True, tag=True, gc=False):
     handling: HandlerSettings
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class JobReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """From a child: how the oldest of what it has taken ended, and for how long its handler ran."""
 
     outcome: Outcome
@@ -141,7 +141,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
 ToZygote = ZygoteSetup | Fork | Kill
 FromZygote = ZygoteReady | StartupFailed | Forked | ChildExited
 ToChild = Delivery | Stop
-FromChild = Answer
+FromChild = JobReport
 ToWorker = WorkerLaunch | Stop
 
 

@@ -3,8 +3,8 @@ item.
 
 One thread hands out items, hears how they went, and notices deaths. A child is given as much as it ends in a moment, so
 that it need not wait for the worker between short items. It takes one at a time, and writes into the in-flight log
-which one it begins: when it dies, that one is charged, and the others go to another child. A child that dies is
-replaced immediately: what the zygote has to tell of its end is waited for only by the item that it ran.
+which one it starts: when it dies, that one is charged, and the others go to another child. A child that dies is
+replaced immediately: the report of the zygote on its end is waited for only by the item that it ran.
 """
 
 from __future__ import annotations
@@ -25,29 +25,19 @@ from redrive.broker.worker_session import Outcome, Returned
 from redrive.errors import InvalidInput
 from redrive.model.failure import Failure
 from redrive.telemetry import events
-from redrive.worker.child_pool import (
-    REPORT_SECONDS,
-    REVOKED,
-    STALL_SECONDS,
-    STOPPED,
-    SUSPICION_SECONDS,
-    ChildPool,
-    ExitingChild,
-    Slot,
-    ZygoteProcess,
-)
+from redrive.worker.child_pool import REPORT_SECONDS, STALL_SECONDS, SUSPICION_SECONDS, ChildPool
+from redrive.worker.child_slot import REVOKED, STOPPED, ExitingChild, Slot
 from redrive.worker.in_flight import InFlightLog
-from redrive.worker.ipc import Answer, ChildExited, Delivery, Forked, FrameInvalid, Stop, ZygoteSetup
+from redrive.worker.ipc import ChildExited, Forked, FrameInvalid, JobReport, Stop, ZygoteSetup
 from redrive.worker.process_exit import Exit
 from redrive.worker.runner import Ended, Job
+from redrive.worker.zygote_process import ZygoteProcess
 
 AHEAD_SECONDS = 0.005
 """A child is given as much as ends in this time; at least one item, and at most MOST_GIVEN."""
 MOST_GIVEN = 64
-MOST_FALSE_STARTS = 3
-"""So many children may die with an item that they took and did not begin. Then it is charged: it may be too large."""
 MEAN_OF = 8
-"""So much of the mean time of a handler is by the last one."""
+"""The mean time of a handler changes by this part of what the last one differs from it."""
 POLL_SECONDS = 0.5
 """How often the thread looks, whatever happens."""
 KILLING_SECONDS = 5.0
@@ -79,11 +69,13 @@ class ProcessRunner:
         if not hasattr(os, "fork"):
             raise InvalidInput("processes= needs a system that can fork, and this one cannot; use concurrency= instead")
         self.slots = processes
-        self._folder = tempfile.TemporaryDirectory(prefix="redrive-")
-        own_log = Path(self._folder.name) / "in_flight"
-        log = self._in_flight_log = in_flight_log or InFlightLog.create(own_log, "processes", processes)
-        setup = ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit, str(log.path))
-        self._pool = ChildPool(setup, processes, log, max_items_per_child or sys.maxsize)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if in_flight_log is None:  # no supervisor reads one
+            self._folder = tempfile.TemporaryDirectory(prefix="redrive-")
+            in_flight_log = InFlightLog.create(Path(self._folder.name) / "in_flight", "processes", processes)
+        self._in_flight_log = in_flight_log
+        setup = ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit, str(in_flight_log.path))
+        self._pool = ChildPool(setup, processes, in_flight_log, max_items_per_child or sys.maxsize)
         self._stopping = stopping
         self._ended: Ended
         self._lock = threading.Lock()
@@ -116,7 +108,7 @@ class ProcessRunner:
             self._hand_out()
 
     def running(self) -> Collection[Job]:
-        """The oldest job of each child, and those of children that are gone and whose end is not told yet."""
+        """The oldest job of each child, and those of children that are gone and whose end is not reported yet."""
         with self._lock:
             oldest = [next(iter(slot.jobs.values())) for slot in self._slots if slot.jobs]
             return oldest + [dying.job for dying in self._dying.values()]
@@ -124,7 +116,7 @@ class ProcessRunner:
     def cancel_queued(self) -> list[Job]:
         """Jobs that no child has taken."""
         with self._lock:
-            taken = [job for slot in self._slots for job in self._take_back(slot)] + list(self._waiting)
+            taken = [job for slot in self._slots for job in slot.reclaim()] + list(self._waiting)
             self._waiting.clear()
         return taken
 
@@ -148,12 +140,12 @@ class ProcessRunner:
         return self._killed + [job for slot in self._slots for job in slot.jobs.values()]
 
     def _kill(self, job: Job, because: str) -> None:
-        """Kill the child that runs this job, if one does: with nothing behind it that could begin meanwhile."""
+        """Kill the child that runs this job, if one does: with nothing behind it that could start."""
         with self._lock:
             slot = next((slot for slot in self._slots if job.lease.token in slot.jobs), None)
             if slot is None:
                 return
-            self._put_back(self._take_back(slot))
+            self._put_back(slot.reclaim())
             self._hear(slot)
             if job.lease.token in slot.jobs:
                 self._pool.kill(slot, because)
@@ -200,7 +192,7 @@ class ProcessRunner:
             if slot.channel is None and now >= slot.start_at and pool.can_fork():
                 pool.fork(slot)
             if self._killing and slot.jobs and slot.because is None and pool.zygote is not None:
-                self._put_back(self._take_back(slot))
+                self._put_back(slot.reclaim())
                 pool.kill(slot, STOPPED)
             elif not slot.jobs and pool.is_closing:
                 self._retire(slot)
@@ -208,7 +200,7 @@ class ProcessRunner:
                 self._tell_to_stop(slot)
             elif len(slot.jobs) > 1 and now >= slot.heard_at + STALL_SECONDS:
                 self._mean_seconds = max(self._mean_seconds, STALL_SECONDS)
-                self._put_back(self._take_back(slot))
+                self._put_back(slot.reclaim())
             pool.watch(slot)
         for dying in list(self._dying.values()):
             if now >= dying.since + REPORT_SECONDS:
@@ -235,45 +227,15 @@ class ProcessRunner:
             slot = takers.popleft()
             if job.is_suspect and slot.jobs:  # it runs in a child that has nothing else, and is given nothing else
                 return
-            if self._give(slot, job):
+            if slot.give(job):
                 self._waiting.popleft()
+                if slot.channel is not None and slot.channel.is_full:
+                    self._ring()
                 if slot.left and len(slot.jobs) < depth:
                     takers.append(slot)
 
-    def _give(self, slot: Slot, job: Job) -> bool:
-        assert slot.channel is not None
-        assert slot.queue is not None
-        delivery = Delivery(job.lease, job.handling)
-        if not slot.queue.put(delivery):
-            if slot.jobs:
-                return False
-            try:
-                slot.channel.send(delivery)
-            except OSError:  # the child is gone, and the thread will notice
-                return False
-            if slot.channel.is_full:
-                self._ring()
-        job.slot = slot.number
-        if not slot.jobs:
-            job.began_at = slot.heard_at = time.monotonic()
-        slot.jobs[job.lease.token] = job
-        slot.left = 0 if job.is_suspect else slot.left - 1
-        return True
-
-    def _take_back(self, slot: Slot) -> list[Job]:
-        """Take from a child what it has not taken."""
-        if slot.queue is None or not slot.jobs:
-            return []
-        taken = [slot.jobs.pop(token) for token in slot.queue.take_back()]
-        for job in taken:
-            job.began_at = None
-        slot.left += len(taken)
-        if not slot.jobs:
-            self._in_flight_log.clear(slot.number)
-        return taken
-
     def _put_back(self, jobs: Sequence[Job]) -> None:
-        """What did not begin waits for another child."""
+        """What did not start waits for another child."""
         if self._pool.is_closing:
             self._killed.extend(jobs)
         else:
@@ -284,38 +246,40 @@ class ProcessRunner:
         channel = slot.channel
         if channel is None:
             return
+        reports: list[JobReport] = []
         try:
-            answers = channel.receive()
+            reports = channel.receive()
             if channel.is_full and not channel.has_ended:
                 channel.flush()
-        except FrameInvalid as error:  # what it had begun is known when it is dead
-            answers = error.before
-            self._put_back(self._take_back(slot))
+        except FrameInvalid as error:  # what it had started is known when it is dead
+            reports = error.before
+            self._put_back(slot.reclaim())
             self._pool.kill(slot, f"it wrote into the socket of its worker ({error})")
-        except OSError:
-            answers = []
-        for answer in answers:
-            self._answered(slot, answer)
-        if answers:
-            self._go_on(slot)
+        except OSError:  # it is gone, and the next time there is nothing more to receive
+            pass
+        for report in reports:
+            self._end_job(slot, report)
+        if reports:
+            self._continue(slot)
         if slot.channel is channel and channel.has_ended:
             self._gone(slot, None)
 
-    def _answered(self, slot: Slot, answer: Answer) -> None:
+    def _end_job(self, slot: Slot, report: JobReport) -> None:
         if not slot.jobs:
             return
         job = slot.jobs.pop(next(iter(slot.jobs)))
-        job.duration = answer.seconds
-        self._mean_seconds += (max(answer.seconds, 1e-6) - self._mean_seconds) / MEAN_OF
+        job.duration = report.seconds
+        job.began_at = job.began_at or time.monotonic() - report.seconds
+        self._mean_seconds += (max(report.seconds, 1e-6) - self._mean_seconds) / MEAN_OF
         self._in_flight_log.count(slot.number)
-        self._reports.append((job, answer.outcome))
+        self._reports.append((job, report.outcome))
         slot.idle_deaths = 0
 
-    def _go_on(self, slot: Slot) -> None:
-        """A child has answered: it is about to begin the next, or has nothing, or has done its part."""
+    def _continue(self, slot: Slot) -> None:
+        """A child has reported: it is about to start the next, or has nothing, or has done its part."""
         slot.heard_at = time.monotonic()
         if slot.told_to_stop or slot.because is not None or slot.is_dead:
-            self._put_back(self._take_back(slot))
+            self._put_back(slot.reclaim())
         if slot.jobs:
             next(iter(slot.jobs.values())).began_at = slot.heard_at
             return
@@ -329,16 +293,18 @@ class ProcessRunner:
         slot.start_at = 0.0
 
     def _gone(self, slot: Slot, exit: Exit | None) -> None:
-        """The child of a slot is gone. What it had begun and not answered for is charged, and nothing else."""
+        """The child of a slot is gone. What it had started and not reported is charged, and nothing else."""
         pid, because, now = slot.pid, slot.because, time.monotonic()
-        untaken = self._take_back(slot)
-        job = self._begun(slot)
+        untaken = slot.reclaim()
+        job = slot.take_started()
         for each in slot.jobs.values():
             each.began_at = None
         self._put_back([*slot.jobs.values(), *untaken])
         slot.jobs.clear()
         self._pool.detach(slot)
-        if job is None:
+        if job is None and slot.told_to_stop:
+            slot.start_at = 0.0
+        elif job is None:
             pause = slot.pause_after_idle_death()
             slot.start_at = now + pause
             _log.warning("idle_child_exited", pid=pid, retry_in_seconds=pause)
@@ -353,17 +319,6 @@ class ProcessRunner:
         if self._pool.can_fork() and now >= slot.start_at:
             self._pool.fork(slot)
 
-    def _begun(self, slot: Slot) -> Job | None:
-        """Remove and return the job that a child had begun when it died."""
-        if slot.channel is None or not slot.jobs:
-            return None
-        oldest, begun = next(iter(slot.jobs.values())), self._in_flight_log.running_in(slot.number)
-        if begun is not None and begun.token in slot.jobs:
-            # Where it wrote what is no frame, its answers after that are unknown, and the oldest one did it.
-            return slot.jobs.pop(oldest.lease.token if slot.channel.is_garbled else begun.token)
-        oldest.false_starts += 1
-        return slot.jobs.pop(oldest.lease.token) if oldest.false_starts >= MOST_FALSE_STARTS else None
-
     def _settle(self, dying: ExitingChild, exit: Exit | None) -> None:
         """It is known how the child of a job ended, or never will be."""
         del self._dying[dying.pid]
@@ -375,7 +330,6 @@ class ProcessRunner:
 
     def _tell_to_stop(self, slot: Slot) -> None:
         assert slot.channel is not None
-        self._put_back(self._take_back(slot))
         slot.told_to_stop = True
         with contextlib.suppress(OSError):
             slot.channel.send(Stop())
@@ -433,4 +387,5 @@ class ProcessRunner:
         self._pool.close()
         self._wake.close()
         self._wakes.close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()

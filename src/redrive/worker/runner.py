@@ -49,7 +49,7 @@ class Job:
         self.has_ended = False
         """Its handler has ended; the store need not have heard of that yet."""
         self.false_starts = 0
-        """Processes that took it and died before they began it."""
+        """Processes that took it and died before they started it."""
         self.slot = -1
         self.lease_lost = False
         """Somebody else may have the item: what this worker says of it will be refused."""

@@ -37,11 +37,11 @@ from redrive.worker.child_queue import Inbox
 from redrive.worker.execution import execute_job
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import (
-    Answer,
     Channel,
     ChildExited,
     Fork,
     Forked,
+    JobReport,
     Kill,
     StartupFailed,
     ToChild,
@@ -68,7 +68,7 @@ def run_child(
 ) -> NoReturn:
     """Be a child until the other end of the connection is closed, or says stop. Never returns to its caller.
 
-    begin: writes down, where it outlives this process, which item is begun.
+    begin: records, where it outlives this process, which item is started.
     """
     code = 1
     try:
@@ -93,17 +93,17 @@ def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[To
         # While an item runs nothing comes through the channel but the word to stop, or the end of the worker.
         lease, lock = delivery.lease, ItemLock(delivery.lease.id)
         began = time.monotonic()
-        answer = Answer(Returned(), 0.0)
+        report = JobReport(Returned(), 0.0)
         if _has_turn(lock, lease, channel):
             begin(lease.token, lease.headers.get(TASK_HEADER, ""))
             end = execute_job(app, lease, delivery.handling, channel.has_more)
-            answer = Answer(end, time.monotonic() - began)
+            report = JobReport(end, time.monotonic() - began)
         if os.getpid() != pid:
             leave_copy()
         lock.release()
-        # It is out of this process before the next item begins: whatever that does, this one has ended.
+        # It is out of this process before the next item starts: that may end this process, and this one has ended.
         try:
-            _send(channel, answer)
+            _send(channel, report)
         except OSError:
             return
 
@@ -123,13 +123,13 @@ def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
     return True
 
 
-def _send(channel: Channel[ToChild], answer: Answer) -> None:
+def _send(channel: Channel[ToChild], report: JobReport) -> None:
     try:
-        channel.send(answer, wait=True)
+        channel.send(report, wait=True)
     except OSError:
         raise
     except Exception as error:  # what the handler gave cannot be encoded
-        channel.send(Answer(Failed(failure_from_exception(error)), answer.seconds), wait=True)
+        channel.send(JobReport(Failed(failure_from_exception(error)), report.seconds), wait=True)
 
 
 def _prepare(parent: int, memory_limit: int | None) -> None:
