@@ -169,6 +169,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     def make(point: str = "", *, times: int = 1, processes: int = 1, stall: float = 600) -> Children:
         for where in ("process_runner", "child_pool"):
             monkeypatch.setattr(f"redrive.worker.{where}.STALL_SECONDS", stall)
+        monkeypatch.setattr("redrive.worker.process_runner.POLL_SECONDS", 600)  # nothing depends on that
         for key, said in {"NOTES": tmp_path / "notes", "POINT": point, "TIMES": times}.items():
             monkeypatch.setenv(key, str(said))
         started.append(Children(tmp_path, name, processes))
@@ -324,6 +325,17 @@ def test_full_pipes_in_both_directions_do_not_deadlock(start: Start) -> None:
     assert all(value(end) == "x" * 60 * KIB for end in children.ends.of(*small))
     assert [value(end) for end in children.ends.of(*large)] == texts
     assert children.runs() == Counter(range(40))
+
+
+def test_nothing_is_given_behind_a_large_item(start: Start) -> None:
+    children = start()
+    jobs = [children.job("echo", text) for text in ("x" * 100 * KIB, "next")]
+    (pid,) = children.log.pids()
+    os.kill(pid, signal.SIGSTOP)
+    children.runner.submit(jobs)
+    assert list(children.runner._pool.slots[0].jobs) == [jobs[0].lease.token]
+    os.kill(pid, signal.SIGCONT)
+    assert [value(end) for end in children.ends.of(*jobs)] == ["x" * 100 * KIB, "next"]
 
 
 def unread(channel: Any) -> int:

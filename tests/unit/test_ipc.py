@@ -35,6 +35,7 @@ from redrive.worker.ipc import (
 )
 from redrive.worker.process_exit import Exit
 
+TOKEN = Token("2" * 48)
 Pair = tuple[socket.socket, socket.socket]
 
 
@@ -47,7 +48,7 @@ def pair() -> Iterator[Pair]:
 
 def lease(payload: bytes = b"{}") -> Lease:
     return Lease(
-        id=ItemId("1" * 32), token=Token("2" * 48), queue="jobs", payload=payload, content_type="application/json",
+        id=ItemId("1" * 32), token=TOKEN, queue="jobs", payload=payload, content_type="application/json",
         headers={"task": "send", "schlüssel": "ü"}, priority=5, put_at=Instant(1), deliveries=2, attempts=1,
         failures=0, losses=1, redrives=0, leased_at=Instant(2), deadline=Instant(3), first_leased_at=Instant(2),
         expire_deadline=None, overrides=Overrides(max_losses=7), worker="w",
@@ -74,8 +75,8 @@ ENDS: list[Outcome] = [
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_every_way_to_end_comes_back_as_it_was(pair: Pair, end: Outcome) -> None:
-    Channel(pair[0], FromChild).send(JobReport(end, 0.5))
-    assert Channel(pair[1], FromChild).receive() == [JobReport(end, 0.5)]
+    Channel(pair[0], FromChild).send(JobReport(TOKEN, end, 0.5))
+    assert Channel(pair[1], FromChild).receive() == [JobReport(TOKEN, end, 0.5)]
 
 
 def test_lease_comes_back_as_it_was(pair: Pair) -> None:
@@ -150,13 +151,13 @@ def test_rubbish_is_noticed(pair: Pair, rubbish: bytes) -> None:
 def test_what_came_before_rubbish_is_kept_and_what_comes_after_is_dropped(pair: Pair) -> None:
     says: Channel[FromChild] = Channel(pair[0], FromChild)
     hears: Channel[FromChild] = Channel(pair[1], FromChild)
-    says.send(JobReport(Completed(), 0.5))
+    says.send(JobReport(TOKEN, Completed(), 0.5))
     pair[0].send(b"\x01\x00\x00\x00\xc1")
-    says.send(JobReport(Completed(), 0.7))
+    says.send(JobReport(TOKEN, Completed(), 0.7))
     with pytest.raises(FrameInvalid) as raised:
         hears.receive()
-    assert raised.value.before == [JobReport(Completed(), 0.5)]
-    says.send(JobReport(Completed(), 0.9))
+    assert raised.value.before == [JobReport(TOKEN, Completed(), 0.5)]
+    says.send(JobReport(TOKEN, Completed(), 0.9))
     assert hears.receive() == []
     pair[0].close()
     assert hears.receive() == []

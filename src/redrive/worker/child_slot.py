@@ -42,6 +42,8 @@ class Slot:
         self.queue: ChildQueue | None = None
         self.jobs: dict[Token, Job] = {}
         """What the child was given, oldest first, and has not reported. It runs the first, or is about to."""
+        self._is_alone = False
+        """What it was given last went through its channel: what came behind it in the queue would be first."""
         self.heard_at = 0.0
         """When it last reported, or was given something after it had nothing."""
         self.because: str | None = None
@@ -68,18 +70,24 @@ class Slot:
         """Whether the child may be given something, as far as is known."""
         return self.pid > 0 and self.left > 0 and not (self.because or self.told_to_stop or self.is_dead)
 
+    def has_room(self, depth: int) -> bool:
+        """Whether the child has less than so many items, and none that came through its channel."""
+        return len(self.jobs) < depth and not (self.jobs and self._is_alone)
+
     def give(self, job: Job) -> bool:
         """Whether the child has room for it, as far as is known."""
         assert self.channel is not None
         assert self.queue is not None
         delivery = Delivery(job.lease, job.handling)
-        if not self.queue.put(delivery):
+        is_queued = self.queue.put(delivery)
+        if not is_queued:
             if self.jobs:
                 return False
             try:
                 self.channel.send(delivery)
             except OSError:  # the child is gone, and the worker will notice
                 return False
+        self._is_alone = not is_queued
         job.slot = self.number
         if not self.jobs:
             job.began_at = self.heard_at = time.monotonic()

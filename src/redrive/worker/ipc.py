@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from redrive.broker.worker_session import Outcome
+from redrive.model.ids import Token
 from redrive.model.item import Lease
 from redrive.model.url import redact_url
 from redrive.worker.execution import HandlerSettings
@@ -98,8 +99,9 @@ class Delivery(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """From a child: how the oldest of what it has taken ended, and for how long its handler ran."""
+    """From a child: how an item ended, and for how long its handler ran."""
 
+    token: Token
     outcome: Outcome
     seconds: float
 

@@ -104,8 +104,11 @@ class ProcessRunner:
     def submit(self, jobs: Sequence[Job]) -> None:
         """Run these, in order, as children have room."""
         with self._lock:
+            queued = self._count_queued()
             self._waiting.extend(jobs)
             self._hand_out()
+            if self._count_queued() > queued:  # the thread may sleep, and has to see whether they stall
+                self._ring()
 
     def running(self) -> Collection[Job]:
         """The oldest job of each child, and those of children that are gone and whose end is not reported yet."""
@@ -216,7 +219,7 @@ class ProcessRunner:
         if not self._waiting:
             return
         depth = max(1, min(MOST_GIVEN, int(AHEAD_SECONDS / self._mean_seconds)))
-        ready = [slot for slot in self._slots if slot.takes_more and len(slot.jobs) < depth]
+        ready = [slot for slot in self._slots if slot.takes_more and slot.has_room(depth)]
         takers = deque(sorted(ready, key=lambda slot: len(slot.jobs)))
         while self._waiting and takers:
             job = self._waiting[0]
@@ -231,8 +234,12 @@ class ProcessRunner:
                 self._waiting.popleft()
                 if slot.channel is not None and slot.channel.is_full:
                     self._ring()
-                if slot.left and len(slot.jobs) < depth:
+                if slot.left and slot.has_room(depth):
                     takers.append(slot)
+
+    def _count_queued(self) -> int:
+        """Children that have more than they run."""
+        return sum(len(slot.jobs) > 1 for slot in self._slots)
 
     def _put_back(self, jobs: Sequence[Job]) -> None:
         """What did not start waits for another child."""
@@ -265,9 +272,9 @@ class ProcessRunner:
             self._gone(slot, None)
 
     def _end_job(self, slot: Slot, report: JobReport) -> None:
-        if not slot.jobs:
+        job = slot.jobs.pop(report.token, None)
+        if job is None:
             return
-        job = slot.jobs.pop(next(iter(slot.jobs)))
         job.duration = report.seconds
         job.began_at = job.began_at or time.monotonic() - report.seconds
         self._mean_seconds += (max(report.seconds, 1e-6) - self._mean_seconds) / MEAN_OF

@@ -93,11 +93,11 @@ def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[To
         # While an item runs nothing comes through the channel but the word to stop, or the end of the worker.
         lease, lock = delivery.lease, ItemLock(delivery.lease.id)
         began = time.monotonic()
-        report = JobReport(Returned(), 0.0)
+        report = JobReport(lease.token, Returned(), 0.0)
         if _has_turn(lock, lease, channel):
             begin(lease.token, lease.headers.get(TASK_HEADER, ""))
             end = execute_job(app, lease, delivery.handling, channel.has_more)
-            report = JobReport(end, time.monotonic() - began)
+            report = JobReport(lease.token, end, time.monotonic() - began)
         if os.getpid() != pid:
             leave_copy()
         lock.release()
@@ -129,7 +129,8 @@ def _send(channel: Channel[ToChild], report: JobReport) -> None:
     except OSError:
         raise
     except Exception as error:  # what the handler gave cannot be encoded
-        channel.send(JobReport(Failed(failure_from_exception(error)), report.seconds), wait=True)
+        failed = Failed(failure_from_exception(error))
+        channel.send(JobReport(report.token, failed, report.seconds), wait=True)
 
 
 def _prepare(parent: int, memory_limit: int | None) -> None:
