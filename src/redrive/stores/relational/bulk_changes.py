@@ -23,7 +23,7 @@ from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ManualAction
-from redrive.model.operation import Operation, OperationStatus, after_step
+from redrive.model.operation import Operation, after_step
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch
@@ -138,11 +138,11 @@ def step_over_uniform(state: SqlState, call: StepOperation) -> Operation | None:
     """Make a step of an operation over uniform dead letters. None if some are not. Canaries are changed one by
     one."""
     batch, operation = state.batch, state.operations.get(call.id)
-    if operation is None or operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
+    if operation is None or not (limit := operation.step_size(call.steps, call.limit)):
         return None
     if operation.canaries_left or (index := _index(batch, operation)) is None:
         return None
-    found, position, exhausted = _find(batch, operation, index, call.limit)
+    found, position, exhausted = _find(batch, operation, index, limit)
     action = ManualAction.of(operation)
     chunks = _chunks(batch, action, found)
     if chunks is None:

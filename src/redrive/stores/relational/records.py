@@ -62,21 +62,24 @@ class StoredHistory(History):
         self.added.append(entry)
 
     def entries(self) -> tuple[HistoryEntry, ...]:
-        return self.copy().entries()
+        return self.copy().entries() if self.added else tuple(self._stored())
 
     @property
     def omitted(self) -> int:
-        return self.copy().omitted
+        return self.copy().omitted if self.added else self._row.entries - len(self._stored())
 
     def last(self) -> HistoryEntry | None:
         return self.added[-1] if self.added else super().last()
 
     def copy(self) -> History:
-        kept = self._reader.history_of(self._row.item_no) if self._row.entries else []
+        kept = self._stored()
         whole = History(kept, self._row.entries - len(kept))
         for entry in self.added:
             whole.add(entry)
         return whole
+
+    def _stored(self) -> list[HistoryEntry]:
+        return self._reader.history_of(self._row.item_no) if self._row.entries else []
 
 
 class StoredRecord(Record):
