@@ -85,9 +85,6 @@ class InFlightLog:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
             file.seek(0, os.SEEK_END)  # what a handler writes into descriptors that it finds open, it writes behind it
-            file.seek(0, os.SEEK_END)  # what a handler writes into descriptors that it finds open, it writes behind it
-            file.seek(0, os.SEEK_END)  # what a handler writes into descriptors that it finds open, it writes behind it
-            file.seek(0, os.SEEK_END)  # what a handler writes into descriptors that it finds open, it writes behind it
         magic, slots, length, name = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
             raise InvalidInput(f"{path} is not the in-flight log of a worker")

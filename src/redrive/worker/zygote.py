@@ -92,10 +92,10 @@ def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[To
     while (delivery := inbox.take()) is not None:
         # While an item runs nothing comes through the channel but the word to stop, or the end of the worker.
         lease, lock = delivery.lease, ItemLock(delivery.lease.id)
-        began = time.monotonic()
         report = JobReport(lease.token, Returned(), 0.0)
         if _has_turn(lock, lease, channel):
             begin(lease.token, lease.headers.get(TASK_HEADER, ""))
+            began = time.monotonic()
             end = execute_job(app, lease, delivery.handling, channel.has_more)
             report = JobReport(lease.token, end, time.monotonic() - began)
         if os.getpid() != pid:
