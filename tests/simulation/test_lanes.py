@@ -249,7 +249,7 @@ def step(queue: str, verb: Verb, limit: int = MAINTENANCE_BATCH, /, **where: Any
         start = StartOperation(verb=verb, where=Filter(status=status, **{"queue": queue} | where), actor="ada")
         (operation,) = broker.core.store.commit([start], broker.core.clock.now()).results
         assert isinstance(operation, Operation)
-        return [StepOperation(operation.id, 0, limit)]
+        return [StepOperation(operation.id, steps, limit) for steps in range(2 if limit < MANY else 1)]
 
     return make
 
@@ -286,6 +286,7 @@ LANES: dict[str, MakeCalls] = {
     **{f"completions in {queue}": completions(queue) for queue in ("plain", "told", "kept", "limited")},
     **{f"one completion in {queue}": completions(queue, 1) for queue in ("plain", "told", "kept")},
     "completions in a queue that they name": completions("plain", queue="plain"),
+    "completions in another queue than they name": completions("plain", queue="kept"),
     "completions of moved items": completions_of_moved_items,
     "refusals": refusals,
     "completions with results": completions("kept", result=RESULT),
@@ -307,7 +308,7 @@ LANES: dict[str, MakeCalls] = {
     **{f"{verb} of many": changes("plain", verb) for verb in BULK},
     **{f"{verb} of many with timeouts and a long history": changes("plain", verb, worn=True) for verb in BULK},
     **{f"{verb} by an operation": step("plain", verb) for verb in BULK},
-    **{f"{verb} by a step of 5": step("plain", verb, 5) for verb in BULK},
+    **{f"{verb} by two steps of 5": step("plain", verb, 5) for verb in BULK},
     **{f"retry by an operation where {where}": step("plain", Verb.RETRY, **where) for where in CONDITIONS},
 }
 
