@@ -231,8 +231,9 @@ class Session:
         if item.words is not loaded.words:
             key = self.keys.of("w", body)
             self.write("SET", key, encode(item.words)) if item.words else self.write("DEL", key)
-        if item.result is not loaded.result and item.result is not None:
-            self.write("SET", self.keys.of("y", body), encode(item.result))
+        if item.result is not loaded.result:
+            key = self.keys.of("y", body)
+            self.write("DEL", key) if item.result is None else self.write("SET", key, encode(item.result))
 
     def _write_history(self, key: str, item: Record, loaded: Loaded) -> None:
         entries, known = item.history.entries(), len(loaded.entries)

@@ -107,9 +107,9 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
 
 def change_uniform(state: SqlState, call: ManualChange) -> tuple[Settled, ...] | None:
     """Change all targets together. None if there are few, or one of them is not like the others."""
-    batch, action = state.batch, ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     if call.verb not in _CHANGES or len(call.targets) <= BULK_THRESHOLD:
         return None
+    batch, action = state.batch, ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     items = _listed(batch, call.targets)
     chunks = None if items is None else _chunks(batch, action, [(it.death_no, it.item_no, it.queue) for it in items])
     if items is None or chunks is None:

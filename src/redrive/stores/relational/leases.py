@@ -99,7 +99,7 @@ def _lock_gates(batch: Batch, names: Iterable[str]) -> None:
 
 def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     """Move due items of a queue to redrive_ready. Returns how many."""
-    due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
+    due = batch.session.scan(batch, _DUE, (row.key, batch.now, limit)).fetchall()
     if due:
         for item_no, _, *state in due:
             insert_ready_row(batch, row.key, item_no, *state)
@@ -134,7 +134,7 @@ def _lease(
     if found.due:
         _, head, keys = batch.session.lease_head(batch, row, limit, deadline, worker, OverdueCheck(False, False))
     if not head:
-        return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
+        return Leased((), next_at=batch.session.scan(batch, _NEXT, (row.key,)).get)
     batch.count_delta(row.key, "pending", -len(head))
     batch.count_delta(row.key, "active", len(head))
     if row.queue.name in batch.arrivals:

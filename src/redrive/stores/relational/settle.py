@@ -51,8 +51,14 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     odd: dict[int, ItemRow] = {}
     for index in others:
         call = calls[index]
+        if in_order and batch.has_left:
+            results[index] = LEFT
+            continue
         try:
             item_row = leased.get(call.token) or _find_leased(batch, call.token)
+            if item_row is None:
+                _settle_odd(batch, calls, odd, results)  # one of these may have changed the item
+                raise _lost(batch, call.token)
             if _is_odd(batch, call, item_row):
                 odd[index] = item_row
             else:
@@ -98,7 +104,7 @@ def _settle_odd(
         return
     now = [index for index in odd if not (batch.is_shared and _puts_items(calls[index]))]
     for index in odd.keys() - set(now):
-        results[index] = LEFT
+        results[index], batch.has_left = LEFT, True
     rows = [odd[index] for index in now]
     for index, result in zip(now, execute_by_rules(batch, [calls[index] for index in now], rows), strict=True):
         results[index] = result
@@ -195,6 +201,7 @@ def _complete_leased(
     for index, call, (item_no, key, named) in zip(indexes, calls, parsed, strict=True):
         row, token = leased.get(item_no), call.token
         if row is None or row[1] != key or row[2] not in batch.by_key:
+            _settle_odd(batch, by_index, odd, results)
             results[index] = _lost(batch, token)
             continue
         _, _, queue, deliveries, attempts, failures, losses, redrives, *_ = row
@@ -311,12 +318,12 @@ def _find_all_leased(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     }
 
 
-def _find_leased(batch: Batch, token: str) -> ItemRow:
-    """Return the row of an item that is active under this token. Raises LeaseLost."""
+def _find_leased(batch: Batch, token: str) -> ItemRow | None:
+    """Return the row of an item that is active under this token."""
     item_no, id_suffix, key = parse_token(token)
     item_row = find_leased(batch, item_no, id_suffix)
     if item_row is None or item_row.token != key or item_row.queue not in batch.by_key:
-        raise _lost(batch, token)
+        return None
     return item_row
 
 

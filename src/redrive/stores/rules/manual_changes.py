@@ -57,13 +57,13 @@ def change_one(state: State, action: ManualAction, target: ManualTarget, item: R
         case Verb.FAIL | Verb.BURY:
             return _judged(state, action, target, item)
         case Verb.RETRY:
-            return retry(state, action, item)
+            return retry(state, action, item, snapshot)
         case Verb.REDRIVE:
-            return redrive(state, action, target, item)
+            return redrive(state, action, target, item, snapshot)
         case Verb.UNDO:
             return undo(state, action, item)
         case Verb.MOVE:
-            return move(state, action, item)
+            return move(state, action, item, snapshot)
         case Verb.RESCHEDULE:
             return _reschedule(state, action, target, item)
         case Verb.DONE:
