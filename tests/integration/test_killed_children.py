@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.integration.test_worker_processes import Ends, failure, is_alive, value
 from tests.until import until
@@ -336,6 +337,22 @@ def test_nothing_is_given_behind_a_large_item(start: Start) -> None:
     assert list(children.runner._pool.slots[0].jobs) == [jobs[0].lease.token]
     os.kill(pid, signal.SIGCONT)
     assert [value(end) for end in children.ends.of(*jobs)] == ["x" * 100 * KIB, "next"]
+
+
+def test_suspect_has_a_child_for_itself(start: Start) -> None:
+    children = start()
+    jobs = [children.job("run", number) for number in range(4)]
+    jobs[1].lease = msgspec.structs.replace(jobs[1].lease, losses=1)
+    (pid,) = children.log.pids()
+    os.kill(pid, signal.SIGSTOP)
+    children.runner.submit(jobs)
+    assert list(children.runner._pool.slots[0].jobs) == [jobs[0].lease.token]
+    children.runner.cancel_queued()
+    children.runner.submit(jobs[1:])
+    assert list(children.runner._pool.slots[0].jobs) == [jobs[1].lease.token]
+    os.kill(pid, signal.SIGCONT)
+    assert all(isinstance(end, Completed) for end in children.ends.of(*jobs[1:]))
+    assert children.log.pids() != [pid]
 
 
 def unread(channel: Any) -> int:
