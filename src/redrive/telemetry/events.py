@@ -7,7 +7,7 @@ They go through structlog to the `logging` of Python, under the loggers `redrive
 there holds for them. Each record has the line as its message, and `record.event` and `record.fields` beside it.
 Secrets are taken out, long texts cut, and whatever is no text, number or truth value is named by its type only.
 
-Events of one transaction are formed without structlog and written together:
+Events of one transaction are formed without structlog and written together (ADR 25):
 
     with together():
         for lease in lost:

@@ -13,7 +13,7 @@ from redrive.clock import Instant
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.model.redact import redactor_by
+from redrive.model.redact import redact_title
 from redrive.model.redact_rules import NO_RULES, RedactRules
 from redrive.model.text import to_rfc3339
 from redrive.model.worker_info import TASK_HEADER
@@ -45,7 +45,7 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
         item=lease.id,
         queue=lease.queue,
         task=lease.headers.get(TASK_HEADER),
-        error=None if failure is None else redactor_by(rules).text(failure.title),
+        error=None if failure is None else redact_title(failure.title, rules),
         attempts=settled.counters.attempts,
         reason=settled.dead_reason,
         retry_at=_written(settled.ready_at) if is_due_by_time else None,

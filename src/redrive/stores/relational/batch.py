@@ -241,9 +241,17 @@ class Batch:
         """
         self._unwritten.setdefault((stage, statement), []).append(values)
 
+    def write_all(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add rows to the pending writes."""
+        self._unwritten.setdefault((Stage.INSERT_STATE, statement), []).extend(rows)
+
     def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end of the transaction: nothing in it reads such rows."""
         self._left.setdefault((Stage.INSERT_STATE, statement), []).append(values)
+
+    def write_all_last(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write rows at the end of the transaction: nothing in it reads such rows."""
+        self._left.setdefault((Stage.INSERT_STATE, statement), []).extend(rows)
 
     def flush(self) -> None:
         """Execute the pending writes."""
@@ -253,7 +261,7 @@ class Batch:
         for (_, statement), rows in sorted(unwritten.items(), key=lambda entry: entry[0][0]):
             if len(rows) == 1:
                 self._execute(statement, rows[0])
-            else:
+            elif rows:
                 self.session.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
