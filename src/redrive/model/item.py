@@ -94,6 +94,8 @@ class HistoryEvent(StrEnum):
     """A person took the redrive before it back."""
     MOVED = "moved"
     """A person moved it to another queue."""
+    RESCHEDULED = "rescheduled"
+    """A person changed from when it may be leased."""
     ARCHIVED = "archived"
     """A person put it aside, and it was no dead letter."""
     DROPPED = "dropped"

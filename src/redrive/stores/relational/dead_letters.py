@@ -65,12 +65,12 @@ def count_many_in_group(
     batch: Batch, queue: int, fingerprint: str, hour: Instant, by: int, first_at: Instant, last_at: Instant
 ) -> None:
     """Count dead letters of one hour, which died between these instants and joined or left a group."""
-    group = batch.groups.get((queue, fingerprint))
-    if group is None:
-        found = batch.execute_unflushed(_GROUP, (queue, fingerprint)).fetchone() or (0, 0, 0)
-        group = batch.groups[queue, fingerprint] = GroupChange(*found)
+    group = batch.groups.setdefault((queue, fingerprint), GroupChange())
     if by > 0:
-        group.grew = True
+        if not group.grew:
+            found = batch.execute_unflushed(_GROUP, (queue, fingerprint)).fetchone()
+            count, group.first_at, group.last_at = found or (0, first_at, last_at)
+            group.count, group.grew = group.count + count, True
         # Its first death is the first one since it was last empty.
         group.first_at = min(group.first_at, first_at) if group.count else first_at
         group.last_at = max(group.last_at, last_at) if group.count else last_at

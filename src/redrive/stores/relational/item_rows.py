@@ -6,7 +6,7 @@ An item has exactly one state row; `delete_row` and `insert_row` always come in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ STATE_COLUMNS = (
 DROPPED = "dropped"
 """The status of archived items that were dropped, in redrive_finished."""
 _MARKS = ", ?" * len(STATE_COLUMNS.split(","))
+_STATE = slice(4, 4 + len(STATE_COLUMNS.split(",")))
 
 
 class ItemRow(msgspec.Struct):
@@ -127,7 +128,6 @@ _FORMER_ID = "SELECT old_id_suffix, item_no FROM redrive_former_id WHERE old_ite
 _MOVED = "SELECT old_item_no, old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no IN carray(?)"
 _EARLIER = "SELECT old_item_no, old_id_suffix FROM redrive_former_id WHERE item_no = ? ORDER BY old_item_no"
 _ID_SUFFIX = "SELECT id_suffix FROM redrive_item WHERE item_no = ?"
-_TABLES = (_ITEMS, _LEASES, _FRESH, _REQUEUED, _SCHEDULED, _FINISHED, _ROUTES)
 BULK_THRESHOLD = 4
 """Up to this many items, one query per item costs no more than one query for all."""
 _MAX_READS = 10
@@ -181,23 +181,27 @@ def find_by_id(executor: Executor, id: ItemId) -> ItemRow | None:
 
 
 def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
-    """Return the state rows of items by number, with one query per table.
+    """Return the state rows of items by number, with one query per table, until all are found.
 
     Unless the transaction has the namespace locked, an item whose row moves concurrently may be missing.
     """
     listed = (executor.table(numbers),)
-    # All queries are sent before the first result is awaited.
-    items, *states = [executor.execute(statement, listed) for statement in _TABLES]
-    where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items.fetchall()}
-    leased, fresh, requeued, scheduled, finished, moving = (rows.fetchall() for rows in states)
-    routes = {item_no: _route(row) for item_no, *row in moving}
-    found = {item_no: _leased(item_no, where[item_no][0], row) for item_no, *row in leased if item_no in where}
-    for rows, item_row in ((fresh, _ready), (requeued, _ready), (scheduled, _scheduled), (finished, _finished)):
-        found.update({item_no: item_row(item_no, *where[item_no], row) for item_no, *row in rows if item_no in where})
-    for item_no in [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
-        found[item_no].route = routes.get(item_no)
-        if item_no not in routes:
-            del found[item_no]
+    items, *states = [executor.request(statement, listed) for statement in (_ITEMS, *_STATES)]
+    where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items()}
+    found: dict[int, ItemRow] = {}
+    # Those that a person changes have mostly ended: the last table is looked at first.
+    for rows, item_row in zip(reversed(states), reversed(_STATES.values()), strict=True):
+        if len(found) == len(where):
+            break
+        for item_no, *row in rows():
+            if item_no in where:
+                found.setdefault(item_no, item_row(item_no, *where[item_no], row))
+    if moving := [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
+        routes = {item_no: _route(row) for item_no, *row in executor.execute(_ROUTES, (executor.table(moving),))}
+        for item_no in moving:
+            found[item_no].route = routes.get(item_no)
+            if item_no not in routes:
+                del found[item_no]
     return found
 
 
@@ -269,6 +273,16 @@ def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
     if dead_reason is not None:
         item_row.was_dead, item_row.dead_reason = True, DeadReason(dead_reason)
     return item_row
+
+
+_STATES: dict[str, Callable[[int, int, int, Sequence[Any]], ItemRow]] = {
+    _LEASES: lambda item_no, id_suffix, _, row: _leased(item_no, id_suffix, row),
+    _FRESH: _ready,
+    _REQUEUED: _ready,
+    _SCHEDULED: _scheduled,
+    _FINISHED: _finished,
+}
+"""The query of each table of state rows, and what makes a row of its columns."""
 
 
 def delete_row(batch: Batch, item_row: ItemRow) -> None:
@@ -364,19 +378,5 @@ def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> Non
 
 
 def state_values(item_row: ItemRow) -> tuple[int | None, ...]:
-    """Return the values of STATE_COLUMNS."""
-    return (
-        item_row.rank,
-        item_row.ready_at,
-        item_row.seq,
-        item_row.expire_deadline,
-        item_row.deliveries,
-        item_row.attempts,
-        item_row.failures,
-        item_row.losses,
-        item_row.redrives,
-        item_row.first_leased_at,
-        item_row.entries,
-        item_row.deaths,
-        item_row.death_no,
-    )
+    """Return the values of STATE_COLUMNS, which are fields in this order."""
+    return msgspec.structs.astuple(item_row)[_STATE]

@@ -53,8 +53,16 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     failed: list[PlainFailure] = []
     for index in others:
         call = calls[index]
+        if in_order and batch.has_left:
+            results[index] = LEFT
+            continue
         try:
             item_row = leased.get(call.token) or _find_leased(batch, call.token)
+            if item_row is None:
+                # One of these may have changed the item.
+                _settle_failed(batch, failed, results)
+                _settle_odd(batch, calls, odd, results)
+                raise _lost(batch, call.token)
             if leased and (failure := plain_failure(batch, index, call, item_row)) is not None:
                 _settle_odd(batch, calls, odd, results)
                 failed.append(failure)
@@ -106,7 +114,7 @@ def _settle_odd(
         return
     now = [index for index in odd if not (batch.is_shared and _puts_items(calls[index]))]
     for index in odd.keys() - set(now):
-        results[index] = LEFT
+        results[index], batch.has_left = LEFT, True
     rows = [odd[index] for index in now]
     for index, result in zip(now, execute_by_rules(batch, [calls[index] for index in now], rows), strict=True):
         results[index] = result
@@ -210,6 +218,7 @@ def _complete_leased(
     for index, call, (item_no, key, named) in zip(indexes, calls, parsed, strict=True):
         row, token = leased.get(item_no), call.token
         if row is None or row[1] != key or row[2] not in batch.by_key:
+            _settle_odd(batch, by_index, odd, results)
             results[index] = _lost(batch, token)
             continue
         _, _, queue, deliveries, attempts, failures, losses, redrives, *_ = row
@@ -326,12 +335,12 @@ def _find_all_leased(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     }
 
 
-def _find_leased(batch: Batch, token: str) -> ItemRow:
-    """Return the row of an item that is active under this token. Raises LeaseLost."""
+def _find_leased(batch: Batch, token: str) -> ItemRow | None:
+    """Return the row of an item that is active under this token."""
     item_no, id_suffix, key = parse_token(token)
     item_row = find_leased(batch, item_no, id_suffix)
     if item_row is None or item_row.token != key or item_row.queue not in batch.by_key:
-        raise _lost(batch, token)
+        return None
     return item_row
 
 
