@@ -195,7 +195,7 @@ class Batch:
         """Changed groups by queue and fingerprint, written by `dead_letters.write_groups`."""
         self.unindexed: dict[int, UnindexedLetter] = {}
         """New dead letters by number, written by `dead_letters.write_search_terms`."""
-        self.count_deltas: defaultdict[int, list[int]] = defaultdict(_zeros)
+        self.count_deltas: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(COUNTED_COLUMNS))
         self.known_keys: dict[tuple[int, str], KnownKey | None] = {}
         """Idempotency keys that were read by queue and key, while puts are executed; None: not known."""
         self.sizes: dict[int, int] = {}
@@ -250,8 +250,7 @@ class Batch:
     def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.INSERT_STATE) -> None:
         """Add a row to the pending writes, which are flushed before the next statement is executed.
 
-        Stages are written in order. Within a stage, rows of the same statement are written together, in the order in
-        which the statements were first used.
+        Stages are written in order; in each, rows of one statement together, by the first use of the statements.
         """
         self.changes += 1
         self._unwritten.setdefault(stage, {}).setdefault(statement, []).append(values)
@@ -264,10 +263,6 @@ class Batch:
     def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end of the transaction: nothing in it reads such rows."""
         self._left.setdefault(statement, []).append(values)
-
-    def write_all_last(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Write rows at the end of the transaction: nothing in it reads such rows."""
-        self._left.setdefault(statement, []).extend(rows)
 
     def flush(self) -> None:
         """Execute the pending writes."""
@@ -403,7 +398,3 @@ def random_salt() -> int:
 def reseed_after_fork() -> None:
     """Reseed the salts: a forked child must not repeat those of its parent."""
     _random.seed()
-
-
-def _zeros() -> list[int]:
-    return [0] * len(COUNTED_COLUMNS)

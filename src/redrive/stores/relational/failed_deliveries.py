@@ -1,4 +1,4 @@
-"""The lane of failures that are alike: deliveries that failed, after which items are retried, or dead in place.
+"""The lane of uniform failures: deliveries that failed, after which items are retried, or dead in place.
 
 It does to many at once what `settle` and `verdicts` do to one, and declines what needs more.
 """
@@ -159,7 +159,7 @@ def _history_row(
 
 
 class _Causes:
-    """The causes of deaths in one transaction, made once for failures that are alike."""
+    """The causes of deaths in one transaction, made once for uniform failures."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], tuple[Cause, tuple[str, ...]]] = {}

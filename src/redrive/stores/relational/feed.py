@@ -81,9 +81,8 @@ FailureEntry = tuple[int, int, int, Failure, DeadReason | None]
 
 
 def append_failures(batch: Batch, kind: FeedKind, queue: str, failures: Iterable[FailureEntry]) -> None:
-    """Write down failures in a queue that keeps them. What is alike in them is encoded once."""
+    """Write down failures in a queue that keeps them. Equal details are encoded once."""
     details: dict[tuple[Any, ...], bytes] = {}
-    rows = []
     for number, item_no, id_suffix, failure, reason in failures:
         alike = failure.title, reason, failure.error_class, failure.fingerprint
         detail = details.get(alike)
@@ -91,8 +90,8 @@ def append_failures(batch: Batch, kind: FeedKind, queue: str, failures: Iterable
             title, _, error_class, fingerprint = alike
             more = _Detail(title=title, reason=reason, error_class=error_class, fingerprint=fingerprint)
             detail = details[alike] = msgspec.json.encode(more)
-        rows.append((number, batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, detail))
-    batch.write_all_last(_ENTRY, rows)
+        row = (number, batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, detail)
+        batch.write_last(_ENTRY, row)
 
 
 def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:

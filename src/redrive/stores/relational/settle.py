@@ -122,7 +122,7 @@ def _settle_odd(
 
 
 def _settle_failed(batch: Batch, failed: list[PlainFailure], results: list[Any]) -> None:
-    """Execute failures that are alike."""
+    """Execute uniform failures."""
     if failed:
         settle_failures(batch, failed, results)
         failed.clear()
