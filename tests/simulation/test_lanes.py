@@ -28,14 +28,15 @@ from redrive.contract.replies import REPLY_TO, REQUEST_ID
 from redrive.model.duration import MINUTE
 from redrive.model.failure import failure_from_fields
 from redrive.model.filter import Filter
-from redrive.model.ids import ItemId
+from redrive.model.ids import ItemId, result_topic
 from redrive.model.item import Overrides, Result
 from redrive.model.judge import OutcomeKind
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.payload import JSON
 from redrive.model.state_machine import Verb
-from redrive.stores.relational import rule_execution
+from redrive.stores.relational import rule_execution, settle
 from redrive.stores.relational.batch import Batch
+from redrive.testing import FakeClock
 
 SEEDS = 500 if THOROUGH else 12
 EVERY = 20
@@ -54,6 +55,8 @@ class LaneTwins(Twins):
         self.files = [] if urls else [folder / "lanes.db", folder / "rules.db"]
         self.followed: list[Counter[type]] = [Counter(), Counter()]
         """The calls that followed the rules on each side."""
+        self.failed_together = 0
+        """The calls that the lane of failures took."""
         self._patch = patch
         super().__init__(seed, *map(opens, urls or [f"sqlite:///{file}" for file in self.files]))
 
@@ -69,8 +72,15 @@ class LaneTwins(Twins):
             self.followed[side][type(call)] += 1
             return execute(state, call)
 
+        settle_failures = settle.settle_failures
+
+        def count_failures(batch: Batch, failures: Any, results: Any) -> None:
+            self.failed_together += len(failures)
+            settle_failures(batch, failures, results)
+
         with self._patch.context() as patch:
             patch.setattr(Batch, "has_lanes", side == 0)
+            patch.setattr(settle, "settle_failures", count_failures)
             patch.setattr(rule_execution, "_execute_or_refuse", count)
             yield
 
@@ -106,6 +116,9 @@ QUEUES: dict[str, dict[str, Any]] = {
     "kept": {"keep_completed": "1h", "feed": "all", "max_payload_size": 100},
     "to": {"dead_queue": "morgue", "feed": "all"},
     "dropped": {"on_dead": "drop"},
+    "silent": {"feed": (), "search": False},
+    "asked": {},
+    "full": {"retry": {"attempts": 1000}},
     "limited": {"max_size": 100, "expire_timeout": "1h", "idempotency_timeout": "item"},
 }
 
@@ -338,6 +351,126 @@ def compare_with_rules(lane: str, twins: LaneTwins) -> None:
     by_lane, by_rules = twins.followed
     assert not by_lane, "the lane was not taken"
     assert by_rules, "the rules were not followed"
+
+
+BANG, LATE = failure_from_fields("pkg.Bang", "bang\nsecond line", worker="w"), failure_from_fields("Late", "")
+EXHAUSTED = Dead(DeadReason.RETRIES_EXHAUSTED)
+
+
+def alike(queue: str, *verdicts: Any, before: int = 0) -> MakeCalls:
+    """Failures of three kinds with these verdicts in turn, some with a note, of items that failed `before`."""
+
+    def make(broker: Broker) -> list[Call]:
+        now = version(broker, queue)
+        held = leases(broker, queue)
+        for _ in range(before):
+            for lease in held:
+                broker.fail(lease, "before", verdict=RetryVerdict(0))
+            held = broker.lease(queue, MANY, worker="w")
+        return [
+            Settle(
+                lease.token,
+                OutcomeKind.FAILED,
+                verdicts[place % len(verdicts)],
+                now,
+                (BOOM, BANG, LATE)[place % 3],
+                f"note {place}" if place % 4 == 3 else None,
+            )
+            for place, lease in enumerate(held)
+        ]
+
+    return make
+
+
+ALIKE: dict[str, MakeCalls] = {
+    **{f"retries in {queue}": alike(queue, LATER, TAIL) for queue in ("plain", "kept", "silent")},
+    **{f"deaths in {queue}": alike(queue, DEAD, EXHAUSTED) for queue in ("plain", "kept", "silent")},
+    "immediate retries as failed": alike("plain", RetryVerdict(0, Status.FAILED)),
+    "retries that are not immediate, as pending": alike("plain", RetryVerdict(MINUTE)),
+    "deaths of items that failed before": alike("kept", DEAD, before=2),
+    "deaths between retries": alike("kept", LATER, DEAD, TAIL),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_failures_that_are_alike_go_together(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = LaneTwins(0, tmp_path, monkeypatch)
+    furnish(twins)
+    twins.compare_lane(ALIKE[name])
+    twins.compare_lane(ALIKE[name])  # and once more, with groups and counts that are there
+    for broker in twins.brokers:
+        broker.close()
+    assert twins.failed_together == 2 * MANY, "the lane was not taken"
+
+
+def odd_among_alike(broker: Broker) -> list[Call]:
+    """One call of each kind that the lane of failures declines, between failures that it takes."""
+    queues = ("plain", "kept", "limited", "to", "dropped", "asked", "full")
+    now = {queue: version(broker, queue) for queue in queues}
+    broker.put("full", 0)
+    for _ in range(HISTORY_FIRST + HISTORY_LAST):
+        broker.fail(broker.lease("full", worker="w")[0], "again", verdict=RetryVerdict(0))
+    dead = letters(broker, "plain", Verb.RETRY)[:2]
+    full = broker.lease("full", worker="w")
+    leased_dead = [broker.lease_by_id(id, include_dead=True, worker="w") for id in dead]
+    asking = Put("asked", (NewItem(b"0", JSON, headers={REPLY_TO: "plain", REQUEST_ID: "r"}),))
+    broker.core.store.commit([asking], broker.core.clock.now())
+    held = {queue: leases(broker, queue) for queue in queues[:6]}
+    lost = held["kept"].pop()
+    broker.complete(lost)
+
+    def failed(lease: Any, verdict: Any, **more: Any) -> Call:
+        return Settle(
+            lease.token, OutcomeKind.FAILED, verdict, **{"version": now[lease.queue], "failure": BOOM, **more}
+        )
+
+    take = {queue: iter(found) for queue, found in held.items()}
+    odd = [
+        failed(leased_dead[0], DEAD),
+        failed(full[0], LATER),
+        failed(lost, DEAD),
+        failed(next(take["limited"]), LATER),  # it expires
+        failed(next(take["to"]), MOVED),
+        failed(next(take["asked"]), DEAD),
+        failed(next(take["dropped"]), Dead(DeadReason.FINAL_ERROR, drop=True)),
+        failed(next(take["plain"]), RetryVerdict(0, Status.FAILED, ("breaker",))),
+        failed(next(take["plain"]), DEAD, version=99),
+        failed(next(take["plain"]), LATER, failure=None, note="none is known"),
+        failed(next(take["kept"]), LATER, close_until=broker.core.clock.now() + MINUTE),
+        Settle(next(take["plain"]).token, OutcomeKind.LOST, TAIL, now["plain"], BOOM, worker_is_gone=True),
+        Settle(next(take["kept"]).token, OutcomeKind.RELEASED, TAIL, now["kept"]),
+        Complete(next(take["kept"]).token, RESULT),
+        ReturnLease(next(take["plain"]).token, "not now"),
+    ]
+    plain = [failed(next(take[queue]), verdict) for queue in ("plain", "kept") for verdict in (DEAD, LATER, TAIL)]
+    return [each for place, call in enumerate(odd) for each in (call, *plain[place : place + 1])]
+
+
+def test_failures_that_are_odd_go_their_own_way_in_the_order_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = LaneTwins(0, tmp_path, monkeypatch)
+    furnish(twins)
+    twins.compare_lane(odd_among_alike)
+    for broker in twins.brokers:
+        broker.close()
+    assert twins.failed_together == 6
+
+
+def test_callers_that_await_a_moved_item_by_an_earlier_id_learn_of_its_death(tmp_path: Path) -> None:
+    with opens(f"sqlite:///{tmp_path / 'jobs.db'}")(FakeClock()) as broker:
+        broker.create_queue("morgue")
+        broker.create_queue("to", dead_queue="morgue")
+        for lease in leases(broker, "to"):
+            broker.fail(lease, "boom", final=True)
+        earlier = [item.id for item in broker.find(queue="morgue").items]
+        broker.redrive(earlier)
+        now, held = version(broker, "to"), broker.lease("to", MANY)
+        calls = [Settle(lease.token, OutcomeKind.FAILED, DEAD, now, BOOM) for lease in held]
+        commit = broker.core.store.commit(calls, broker.core.clock.now())
+    woken = {result_topic(id) for id in (*earlier, *(lease.id for lease in held))}
+    assert len(woken) == 2 * MANY
+    assert woken <= commit.arrivals.keys()
 
 
 LETTER_ENDS: dict[str, Callable[[Any, int], Call]] = {

@@ -104,7 +104,7 @@ class HistoryEvent(StrEnum):
     """A person took it out of the archive, after one of these two."""
 
 
-class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thing that happened: an attempt that did not complete, or what a person did."""
 
     at: Instant
@@ -134,7 +134,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{format_instant(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{after}{said}"
 
 
-class Death(msgspec.Struct, frozen=True, omit_defaults=True):
+class Death(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One death. The record is kept across moves and redrives."""
 
     at: Instant

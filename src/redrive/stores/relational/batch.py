@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -195,7 +195,7 @@ class Batch:
         """Changed groups by queue and fingerprint, written by `dead_letters.write_groups`."""
         self.unindexed: dict[int, UnindexedLetter] = {}
         """New dead letters by number, written by `dead_letters.write_search_terms`."""
-        self.count_deltas: defaultdict[int, list[int]] = defaultdict(_zeros)
+        self.count_deltas: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(COUNTED_COLUMNS))
         self.known_keys: dict[tuple[int, str], KnownKey | None] = {}
         """Idempotency keys that were read by queue and key, while puts are executed; None: not known."""
         self.sizes: dict[int, int] = {}
@@ -250,11 +250,15 @@ class Batch:
     def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.INSERT_STATE) -> None:
         """Add a row to the pending writes, which are flushed before the next statement is executed.
 
-        Stages are written in order. Within a stage, rows of the same statement are written together, in the order in
-        which the statements were first used.
+        Stages are written in order; in each, rows of one statement together, by the first use of the statements.
         """
         self.changes += 1
         self._unwritten.setdefault(stage, {}).setdefault(statement, []).append(values)
+
+    def write_all(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows to the pending writes."""
+        self.changes += len(rows)
+        self._unwritten.setdefault(Stage.INSERT_STATE, {}).setdefault(statement, []).extend(rows)
 
     def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end of the transaction: nothing in it reads such rows."""
@@ -269,7 +273,7 @@ class Batch:
             for statement, rows in unwritten[stage].items():
                 if len(rows) == 1:
                     self._execute(statement, rows[0])
-                else:
+                elif rows:
                     self.session.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
@@ -394,7 +398,3 @@ def random_salt() -> int:
 def reseed_after_fork() -> None:
     """Reseed the salts: a forked child must not repeat those of its parent."""
     _random.seed()
-
-
-def _zeros() -> list[int]:
-    return [0] * len(COUNTED_COLUMNS)

@@ -6,6 +6,7 @@ An entry that is of no item has the number and the suffix 0, which no item has.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -73,6 +74,24 @@ def append_event(
         error = (None, None) if failure is None else (failure.error_class, failure.fingerprint)
         detail = _Detail(source_id, title, reason, actor, operation, from_status, *error)
         _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
+
+
+FailureEntry = tuple[int, int, int, Failure, DeadReason | None]
+"""The number of an entry, the number and the suffix of its item, and the failure, with the reason if it died of it."""
+
+
+def append_failures(batch: Batch, kind: FeedKind, queue: str, failures: Iterable[FailureEntry]) -> None:
+    """Write down failures in a queue that keeps them. Equal details are encoded once."""
+    details: dict[tuple[Any, ...], bytes] = {}
+    for number, item_no, id_suffix, failure, reason in failures:
+        alike = failure.title, reason, failure.error_class, failure.fingerprint
+        detail = details.get(alike)
+        if detail is None:
+            title, _, error_class, fingerprint = alike
+            more = _Detail(title=title, reason=reason, error_class=error_class, fingerprint=fingerprint)
+            detail = details[alike] = msgspec.json.encode(more)
+        row = (number, batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, detail)
+        batch.write_last(_ENTRY, row)
 
 
 def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:

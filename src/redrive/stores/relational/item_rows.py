@@ -104,8 +104,8 @@ _REQUEUED = f"SELECT item_no, {STATE_COLUMNS} FROM redrive_ready WHERE item_no I
 _SCHEDULED = f"SELECT item_no, status, held_by, {STATE_COLUMNS} FROM redrive_scheduled WHERE item_no IN carray(?)"
 _OUTCOME = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
 _FINISHED = f"SELECT item_no, {_OUTCOME}, {STATE_COLUMNS} FROM redrive_finished WHERE item_no IN carray(?)"
-_INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS}) VALUES (?, ?{_MARKS})"
-_INSERT_SCHEDULED = (
+INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS}) VALUES (?, ?{_MARKS})"
+INSERT_SCHEDULED = (
     f"INSERT INTO redrive_scheduled (item_no, queue, status, held_by, {STATE_COLUMNS}) VALUES (?, ?, ?, ?{_MARKS})"
 )
 _INSERT_LEASE, _INSERT_EARLY_LEASE = (
@@ -117,7 +117,7 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
 )
 _EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
 _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
-_INSERT_FINISHED = f"""
+INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
@@ -320,15 +320,15 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         batch.arrivals[batch.by_key[item_row.queue].queue.name] += due
         if due and item_row.status is Status.PENDING:
             item_row.ready = True
-            insert_ready_row(batch, item_row.queue, item_row.item_no, *_state(item_row))
+            insert_ready_row(batch, item_row.queue, item_row.item_no, *state_values(item_row))
         else:
             if not item_row.holders:
                 batch.lower_mark(item_row.queue, "scheduled", item_row.ready_at)
             if item_row.expire_deadline is not None:
                 batch.lower_mark(item_row.queue, "scheduled_expiry", item_row.expire_deadline)
             batch.write(
-                _INSERT_SCHEDULED,
-                (item_row.item_no, item_row.queue, item_row.status.value, held_by, *_state(item_row)),
+                INSERT_SCHEDULED,
+                (item_row.item_no, item_row.queue, item_row.status.value, held_by, *state_values(item_row)),
             )
         return
     dead_reason = None if item_row.dead_reason is None else item_row.dead_reason.value
@@ -337,7 +337,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         early = item_row.deadline < batch.now + batch.by_key[item_row.queue].settings.lease_timeout
         lease = (item_row.token, item_row.deadline, item_row.leased_at, item_row.worker, dead_reason)
         statement = _INSERT_EARLY_LEASE if early else _INSERT_LEASE
-        batch.write(statement, (item_row.item_no, item_row.queue, *lease, *_state(item_row)))
+        batch.write(statement, (item_row.item_no, item_row.queue, *lease, *state_values(item_row)))
         return
     dropped_at = item_row.dropped_at
     assert item_row.ended_at is not None or dropped_at is not None
@@ -345,7 +345,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     status, ended_at = (item_row.status.value, item_row.ended_at) if dropped_at is None else (DROPPED, dropped_at)
     ended = (item_row.item_no, item_row.queue, status, ended_at, dead_reason, archived_from, held_by, *result)
-    batch.write(_INSERT_FINISHED, (*ended, *_state(item_row)))
+    batch.write(INSERT_FINISHED, (*ended, *state_values(item_row)))
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
@@ -365,7 +365,7 @@ def insert_retried(
     if expire_deadline is not None:
         batch.lower_mark(queue, "scheduled_expiry", expire_deadline)
     state = rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None
-    batch.write(_INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
+    batch.write(INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
 
 
 def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> None:
@@ -374,9 +374,9 @@ def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> Non
     batch.lower_mark(queue, READY[rank], ready_at)
     if expire_deadline is not None:
         batch.lower_mark(queue, "ready_expiry", expire_deadline)
-    batch.write(_INSERT_READY, (queue, item_no, *state))
+    batch.write(INSERT_READY, (queue, item_no, *state))
 
 
-def _state(item_row: ItemRow) -> tuple[int | None, ...]:
+def state_values(item_row: ItemRow) -> tuple[int | None, ...]:
     """Return the values of STATE_COLUMNS, which are fields in this order."""
     return msgspec.structs.astuple(item_row)[_STATE]
