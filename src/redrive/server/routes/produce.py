@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from redrive.auth.principal import Permission
+from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
@@ -34,7 +35,7 @@ from redrive.server.field_types import (
     read_instant,
 )
 from redrive.server.request import Request
-from redrive.server.route import Route
+from redrive.server.route import DirectCall, Route
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, bytes_of
 
 
@@ -74,8 +75,15 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
 async def produce(request: Request, call: ProduceCall) -> Produced:
     """Put items, all or none."""
     check_batch(request, len(call.items))
-    put = Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
-    return Produced(await request.broker.submit(put))
+    return Produced(await request.broker.submit(_put(call)))
+
+
+def _put(call: ProduceCall) -> Put:
+    return Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
+
+
+def _put_of_one(call: ProduceCall) -> Put | None:
+    return _put(call) if len(call.items) == 1 else None
 
 
 def _is_plain(item: ProducedItem) -> bool:
@@ -124,6 +132,7 @@ ROUTES = (
         response_type=Produced,
         permission=Permission.PUT,
         handler=produce,
+        direct=DirectCall(_put_of_one, lambda call, receipts: Produced(raise_if_refused(receipts))),
         example={"queue": "emails", "items": [{"payload": {"to": "ann@example.com"}, "kind": "welcome"}]},
     ),
 )

@@ -34,7 +34,7 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request, Response
 from redrive.server.responses import ExtendedItems, SettledItems, extended_answer, settled_answer
-from redrive.server.route import Route
+from redrive.server.route import DirectCall, Route
 from redrive.server.routes.produce import ProducedItem, new_item_of
 
 LeasedFrom: TypeAlias = Annotated[
@@ -71,6 +71,10 @@ async def complete(request: Request, call: CompleteCall) -> SettledItems | Respo
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: _completion(item, call.queue))
     return settled_answer(await request.broker.run_flow(commit_calls(calls)))
+
+
+def _completion_of_one(call: CompleteCall) -> Complete | None:
+    return _completion(call.items[0], call.queue) if len(call.items) == 1 else None
 
 
 def _completion(item: CompletedItem, queue: str) -> Complete:
@@ -236,6 +240,7 @@ ROUTES = (
         response_type=SettledItems,
         permission=Permission.CONSUME,
         handler=complete,
+        direct=DirectCall(_completion_of_one, lambda call, result: settled_answer((result,))),
         example={"queue": "emails", "items": [{"token": _TOKEN}]},
     ),
     Route(
