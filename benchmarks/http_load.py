@@ -1,13 +1,12 @@
 """A process that makes HTTP requests as fast as they are answered, over keep-alive connections, and counts items.
 
-`python -m benchmarks.http_load PORT KIND CONNECTIONS ITEMS SECONDS` prints one line of JSON. Requests are made once and
-sent again and again; of an answer only its length and, for leases, its tokens are looked at. On uvloop it makes several
-times the requests that the server answers; the share of its core that it used is in its answer.
+`python -m benchmarks.http_load PORT KIND CONNECTIONS ITEMS SECONDS TOKEN` prints one line of JSON. Requests are made
+once and sent again and again; of an answer only its length and, for leases, its tokens are read. On uvloop it makes
+several times the requests that the server answers; the share of its core that it used is in its answer.
 """
 
 import asyncio
 import json
-import os
 import sys
 import time
 from typing import Any
@@ -20,20 +19,25 @@ _TOKEN_CHARS = 48
 QUEUE = "q"
 
 
-def request(route: str, body: dict[str, Any]) -> bytes:
-    text = json.dumps(body, separators=(",", ":")).encode()
+def head_of(route: str, token: str) -> bytes:
     head = f"POST /v1/{route} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(text)}\r\n\r\n".encode() + text
+    return f"{head}authorization: Bearer {token}\r\n".encode() if token else head.encode()
+
+
+def request(route: str, body: dict[str, Any], token: str) -> bytes:
+    text = json.dumps(body, separators=(",", ":")).encode()
+    return head_of(route, token) + b"content-length: %d\r\n\r\n" % len(text) + text
 
 
 class Load:
     """What all connections did together."""
 
-    def __init__(self, kind: str, items: int) -> None:
+    def __init__(self, kind: str, items: int, token: str) -> None:
         self.kind = kind
         self.items = items
-        self.put = request("queue.produce", {"queue": QUEUE, "items": [{"payload": payload()}] * items})
-        self.lease = request("queue.lease", {"queue": QUEUE, "batch_size": items, "client_id": "load"})
+        self.put = request("queue.produce", {"queue": QUEUE, "items": [{"payload": payload()}] * items}, token)
+        self.lease = request("queue.lease", {"queue": QUEUE, "limit": items, "worker": "load"}, token)
+        self.complete = head_of("queue.complete", token)
         self.finished = 0
         self.requests = 0
         self.empty = False
@@ -84,14 +88,11 @@ class Connection(asyncio.Protocol):
             self.completing = len(parts)
             items = b",".join(b'{"token":"' + part[:_TOKEN_CHARS] + b'"}' for part in parts)
             body = b'{"queue":"' + QUEUE.encode() + b'","items":[' + items + b"]}"
-            self.transport.write(
-                b"POST /v1/queue.complete HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n" % len(body) + body
-            )
+            self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (load.complete, len(body), body))
 
 
-async def run(port: int, kind: str, connections: int, items: int, seconds: float) -> dict[str, float]:
-    load = Load(kind, items)
+async def run(port: int, kind: str, connections: int, items: int, seconds: float, token: str) -> dict[str, float]:
+    load = Load(kind, items, token)
     loop = asyncio.get_running_loop()
     opened = [await loop.create_connection(lambda: Connection(load), "127.0.0.1", port) for _ in range(connections)]
     await asyncio.sleep(WARM_UP_SECONDS)
@@ -110,8 +111,6 @@ async def run(port: int, kind: str, connections: int, items: int, seconds: float
 if __name__ == "__main__":
     import uvloop
 
-    if len(sys.argv) > 6:
-        os.sched_setaffinity(0, {int(sys.argv[6])})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        arguments = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+        arguments = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), sys.argv[6]
         print(json.dumps(runner.run(run(*arguments))))

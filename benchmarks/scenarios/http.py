@@ -19,10 +19,11 @@ from benchmarks.load import AsyncStep, Measurement, payload, rate, run_callers
 from benchmarks.subject import QUEUE, create_queue, fill, open_async_broker, open_broker, run_async, url
 
 GROUP = "HTTP: one core for the server, one for the load"
+TOKENS = {"": "", ".token": " with a token"}
 WORDS = {"put": "produce", "lease_complete": "lease and complete"}
 CONNECTIONS = {1: 64, 100: 8}
 SECONDS = 3.0
-BACKLOG = {1: 150_000, 100: 900_000}
+BACKLOG = {1: 80_000, 100: 900_000}
 SERVER_CORE, LOAD_CORE = 0, 1
 STARTING_SECONDS = 30.0
 EMBEDDED_CALLERS = 8
@@ -67,11 +68,11 @@ def _on_core(core: int) -> Any:
     return lambda: os.sched_setaffinity(0, {core})
 
 
-def load(port: int, kind: str, items: int) -> Measurement:
+def load(port: int, kind: str, items: int, token: str = "") -> Measurement:
     """Items per second, and how busy the load was: it must not be what limits the figure."""
     command = [sys.executable, "-m", "benchmarks.http_load", str(port), kind, str(CONNECTIONS[items]), str(items)]
     done = subprocess.run(
-        [*command, str(SECONDS)], cwd=ROOT, capture_output=True, text=True, preexec_fn=_on_core(LOAD_CORE)
+        [*command, str(SECONDS), token], cwd=ROOT, capture_output=True, text=True, preexec_fn=_on_core(LOAD_CORE)
     )
     if done.returncode:
         raise RuntimeError(f"the load ended with {done.returncode}: {done.stderr[-500:]}")
@@ -85,13 +86,22 @@ def load(port: int, kind: str, items: int) -> Measurement:
     )
 
 
-def redrive(kind: str, items: int, directory: Path) -> Measurement:
+def redrive(kind: str, items: int, directory: Path, *, program: str = "redrive", token: bool = False) -> Measurement:
     with open_broker(directory) as broker:
         create_queue(broker)
         if kind == "lease_complete":
             fill(broker, BACKLOG[items])
-    with serving("redrive", "--url", url(directory), "serve", "--port", "PORT") as port:
-        return load(port, kind, items)
+    secret = create_token(directory) if token else ""
+    with serving(program, "--url", url(directory), "serve", "--port", "PORT") as port:
+        return load(port, kind, items, secret)
+
+
+def create_token(directory: Path) -> str:
+    """A token of a worker that is limited to the queue: its rights are checked at every call."""
+    command = ["--url", url(directory), "-o", "json", "token", "create", "load", "--role", "consumer", "--queue", QUEUE]
+    done = subprocess.run([sys.executable, "-m", "redrive", *command], check=True, capture_output=True, text=True)
+    secret: str = json.loads(done.stdout)["token"]
+    return secret
 
 
 def baseline(kind: str, items: int, directory: Path) -> Measurement:
@@ -145,6 +155,25 @@ CASES = [
         for items in (1, 100)
     ),
     *(
+        Case(
+            f"http.{kind}.1.token",
+            GROUP,
+            f"{words}, 1 a request, with a token",
+            partial(redrive, kind, 1, token=True),
+        )
+        for kind, words in WORDS.items()
+    ),
+    *(
+        Case(
+            f"slow_path.{kind}.1{'.token' if token else ''}",
+            GROUP,
+            f"the same{' with a token' if token else ''}, by the ASGI application: {words}",
+            partial(redrive, kind, 1, program="benchmarks.http_slow_path", token=token),
+        )
+        for kind, words in WORDS.items()
+        for token in (False, True)
+    ),
+    *(
         Case(f"stack.{kind}.1", GROUP, f"the same stack, only parse and answer: {words}", partial(baseline, kind, 1))
         for kind, words in WORDS.items()
     ),
@@ -156,12 +185,27 @@ CASES = [
 BARS = [
     *(
         Bar(
-            f"{words}, one item a request, 64 connections: at least 60 % of the stack that only parses and answers",
-            f"http.{kind}.1",
-            (f"stack.{kind}.1",),
-            at_least=0.6,
+            f"produce, one item a request{words}, 64 connections: at least 65 % of the stack that only parses and "
+            f"answers",
+            f"http.put.1{token}",
+            ("stack.put.1",),
+            at_least=0.65,
         )
-        for kind, words in WORDS.items()
+        for token, words in TOKENS.items()
+    ),
+    *(
+        Bar(
+            f"lease and complete, one item a request{words}: at least twice what the ASGI application reaches",
+            f"http.lease_complete.1{token}",
+            (f"slow_path.lease_complete.1{token}",),
+            at_least=2.0,
+        )
+        for token, words in TOKENS.items()
+    ),
+    Bar(
+        "lease and complete, one item a request, beside the stack that only parses and answers",
+        "http.lease_complete.1",
+        ("stack.lease_complete.1",),
     ),
     *(
         Bar(

@@ -8,17 +8,15 @@ from typing import Any, TypeVar, Unpack, cast
 import msgspec
 
 from redrive.auth.caller import Caller
-from redrive.auth.flow_guard import guarded
+from redrive.auth.flow_guard import guarded, signed_freely
 from redrive.auth.permissions import SEES_QUEUES, SEES_UNREDACTED
-from redrive.auth.result_filter import RESULT_FILTERS, filter_result
-from redrive.auth.store_call_authorization import may_freely, sign_call
+from redrive.auth.result_filter import filter_result
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.breaker_monitor import BreakerHook
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, commit_call
 from redrive.broker.maintenance import MaintenanceResult
 from redrive.contract import Call
-from redrive.contract.item_calls import LeaseItems
 from redrive.contract.queries import Page
 from redrive.errors import Forbidden
 from redrive.model.filter import Filter
@@ -109,12 +107,10 @@ class BoundBroker(AsyncBroker):
 
     async def submit(self, call: Call) -> Any:
         """Commit one call as the caller may make it: without a flow, where nothing has to be read for that."""
-        kind = call.__class__
-        if kind is LeaseItems or kind not in RESULT_FILTERS:
-            signed = sign_call(self._caller, call)
-            if may_freely(self._caller, signed):
-                return filter_result(self._caller, signed, await self._unbound.submit(signed))
-        return await self.run_flow(commit_call(call))
+        signed = signed_freely(self._caller, call)
+        if signed is None:
+            return await self.run_flow(commit_call(call))
+        return filter_result(self._caller, signed, await self._unbound.submit(signed))
 
     async def get(self, id: str, *, redacted: bool = True) -> Item:
         """An item. Unredacted, for those who may see that in its queue."""

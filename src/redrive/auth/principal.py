@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 
 import msgspec
 
@@ -102,9 +102,7 @@ class Principal(msgspec.Struct, frozen=True):
             return False
         if self.in_all_queues:
             return True
-        return (
-            queue is not None and not is_remote(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
-        )
+        return queue is not None and not is_remote(queue) and _is_meant(queue, self.queues)
 
     def worker(self, given: str | None) -> str | None:
         """Under what a worker leases: its name behind that of the token, so that nobody can pass for another."""
@@ -117,6 +115,11 @@ class Principal(msgspec.Struct, frozen=True):
         if namespace == TOKENS_NAMESPACE:
             return Permission.MANAGE_TOKENS in self.rights and self.namespaces == ANY and self.in_all_queues
         return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
+
+
+@lru_cache(maxsize=4096)
+def _is_meant(queue: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(queue, pattern) for pattern in patterns)
 
 
 @cache

@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from redrive.clock import Instant
 from redrive.contract import Call
@@ -23,6 +23,22 @@ from redrive.store import Commit
 _NOTHING = Commit([], {}, Instant(0))
 
 
+class ResultReceiver(Protocol):
+    """Takes the outcome of a call, in the event loop that handed it in. A future is one. It raises nothing."""
+
+    def done(self) -> bool:
+        """Whether it takes no outcome any more: leases are returned then."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """The result of the call, which may be a refusal."""
+        ...
+
+    def set_exception(self, error: Any, /) -> None:
+        """The error that the whole transaction failed with."""
+        ...
+
+
 class _UncancelledFuture(asyncio.Future[Any]):
     """A future that is not cancelled with its caller, who waits for it."""
 
@@ -31,14 +47,14 @@ class _UncancelledFuture(asyncio.Future[Any]):
 
 
 class _AsyncBatch:
-    """What the coroutines of one event loop hand in: calls, the future of their outcome, and whether that is the
+    """What the coroutines of one event loop hand in: calls, what receives their outcome, and whether that is the
     commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
 
     __slots__ = ("count", "entries", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.entries: list[tuple[Sequence[Call], asyncio.Future[Any], bool]] = []
+        self.entries: list[tuple[Sequence[Call], ResultReceiver, bool]] = []
         self.count = 0
 
 
@@ -67,27 +83,37 @@ class AsyncCommitter:
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
         """Commit one call with the next transaction. The future has its result."""
-        return self._hand_in((call,), False)
+        future: asyncio.Future[Any] = self._hand_in((call,), False)
+        return future
+
+    def submit_to(self, call: Call, receiver: ResultReceiver) -> None:
+        """Commit one call with the next transaction. The receiver gets its result."""
+        self._hand_in((call,), False, False, receiver)
 
     def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
         """Commit calls with the next transaction. The future has all their results.
 
         uncancelled: a coroutine that is cancelled while it awaits the future is cancelled once that is done.
         """
-        return self._hand_in(calls, True, uncancelled)
+        future: asyncio.Future[Commit] = self._hand_in(calls, True, uncancelled)
+        return future
 
-    def _hand_in(self, calls: Sequence[Call], together: bool, uncancelled: bool = False) -> asyncio.Future[Any]:
+    def _hand_in(
+        self, calls: Sequence[Call], together: bool, uncancelled: bool = False, receiver: ResultReceiver | None = None
+    ) -> Any:
+        """Add calls to the batch of this tick, and return their receiver: a future, unless one is given."""
         loop = asyncio.get_running_loop()
         with self._lock:
             gathered = self._gathering.get(loop) or self._gather(loop)
             count = len(calls)
             if self._waiting + count > MAX_WAITING_CALLS:
                 raise Overloaded(self._waiting)
-            future = _UncancelledFuture(loop=loop) if uncancelled else loop.create_future()
-            gathered.entries.append((calls, future, together))
+            if receiver is None:
+                receiver = _UncancelledFuture(loop=loop) if uncancelled else loop.create_future()
+            gathered.entries.append((calls, receiver, together))
             gathered.count += count
             self._waiting += count
-        return future
+        return receiver
 
     def _gather(self, loop: asyncio.AbstractEventLoop) -> _AsyncBatch:
         """Begin to gather in this tick."""
@@ -172,15 +198,15 @@ class AsyncCommitter:
         """In the loop: hand each caller its result."""
         abandoned: list[Any] = []
         start = 0
-        for calls, future, together in gathered.entries:
+        for calls, receiver, together in gathered.entries:
             end = start + len(calls)
-            if future.done():
+            if receiver.done():
                 abandoned += results[start:end]
             elif error is not None:
-                future.set_exception(error)
+                receiver.set_exception(error)
             elif together:
-                future.set_result(Commit(results[start:end], commit.arrivals, commit.now))
+                receiver.set_result(Commit(results[start:end], commit.arrivals, commit.now))
             else:
-                future.set_result(results[start])
+                receiver.set_result(results[start])
             start = end
         self.give_back(abandoned)

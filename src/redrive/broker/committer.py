@@ -21,7 +21,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker.async_committer import AsyncCommitter
+from redrive.broker.async_committer import AsyncCommitter, ResultReceiver
 from redrive.broker.signal_shield import claimed, shielded_later
 from redrive.contract import Call
 from redrive.contract.item_calls import lease_returns
@@ -136,6 +136,10 @@ class Committer:
         writer = self._writer or self._start_writer()
         return writer.submit(call)
 
+    def submit_to(self, call: Call, receiver: ResultReceiver) -> None:
+        """Hand in a call in an event loop, without a coroutine. The receiver gets its result once it is durable."""
+        (self._writer or self._start_writer()).submit_to(call, receiver)
+
     def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
         """Hand in calls from a coroutine, for one transaction. The future has their results once it is durable, with
         the instant and the arrivals of the transaction, in which calls of others may be too."""
@@ -153,9 +157,14 @@ class Committer:
 
     def return_unclaimed_leases(self, future: asyncio.Future[Any]) -> None:
         """Its caller was cancelled. If leases came in that very moment, return them: the items never ran."""
-        if future.done() and not future.cancelled() and future.exception() is None and self._writer is not None:
+        if future.done() and not future.cancelled() and future.exception() is None:
             given = future.result()
-            self._writer.give_back(given.results if given.__class__ is Commit else [given])
+            self.return_leases(given.results if given.__class__ is Commit else [given])
+
+    def return_leases(self, results: list[Any]) -> None:
+        """In an event loop: return the leases among results that have no caller any more."""
+        if self._writer is not None:
+            self._writer.give_back(results)
 
     def close(self) -> None:
         """Refuse new calls, and wait until those that were accepted are committed."""

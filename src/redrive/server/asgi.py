@@ -9,20 +9,28 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
-import msgspec
-
 from redrive.auth.bound_broker import BoundBroker
 from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal
-from redrive.errors import Forbidden, InvalidInput, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
+from redrive.errors import Forbidden, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
 from redrive.server.authentication import Authenticator, NoAuthentication
 from redrive.server.broker_pool import BrokerPool
+from redrive.server.direct_path import DirectRoute
 from redrive.server.host_check import AllowedHosts
 from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
-from redrive.server.request import JSON, MESSAGEPACK, Receive, Request, Response
+from redrive.server.request import Receive, Request, Response, namespace_of
 from redrive.server.request_limits import DEFAULT_LIMITS, BodyBudget, Limits, RequestResources
-from redrive.server.responses import RequestTimeout, UnsupportedMediaType, http_error, refusal
+from redrive.server.responses import (
+    LARGE_ANSWER,
+    SAFE_HEADERS,
+    RequestTimeout,
+    http_error,
+    refusal,
+    response_of,
+    usual_head,
+)
 from redrive.server.route import Route
+from redrive.server.served_route import RequestTally, ServedRoute
 from redrive.telemetry import events
 from redrive.telemetry import metrics as names
 from redrive.telemetry.metrics import Metrics, Sample
@@ -33,18 +41,13 @@ Page = Callable[["Server", Mapping[bytes, bytes]], Awaitable[Response]]
 """What is shown at a path that is read with GET."""
 
 PREFIX = "/v1/"
-NAMESPACE_HEADER = b"redrive-namespace"
 LOGGED_AGAIN_SECONDS = 10.0
 """However many requests are refused for one reason, the log says so no more often."""
 ANSWER = "redrive.answer"
 """The key of a scope under which our own connection has what writes a whole answer in one go."""
 ABORT = "redrive.abort"
 """The key of a scope under which our own connection has what ends it, whatever is still to be written."""
-_LARGE_ANSWER = 64 * 1024
-_LARGE_BODY = 1024 * 1024
-_SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-_HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *_SAFE)) + b"content-length: "
-_encode = msgspec.json.Encoder().encode
+_DRAIN_SECONDS = 0.01
 _log = events.logger("redrive.server")
 
 
@@ -79,12 +82,20 @@ class Server:
         # Of their own: where all threads of the loop are busy with slow queries, the store answers all the same.
         self.health_threads = ThreadPoolExecutor(4, "redrive-health")
         self._pages = dict(pages or {})
-        self._bodies = BodyBudget()
-        self._leases = KnownLeases()
+        self.bodies = BodyBudget()
+        self.leases = KnownLeases()
         self._logged_at: dict[str, float] = {}
         self.routes = tuple(routes)
-        self._served = {PREFIX + route.name: _Served(route, self.metrics) for route in self.routes}
-        self._pages_tally = _Tally("", self.metrics.distribution(names.HTTP_SECONDS, ("",)))
+        self._served = {PREFIX + route.name: ServedRoute(route, self.metrics) for route in self.routes}
+        self.direct_routes = {
+            path.encode(): DirectRoute(self, served, path)
+            for path, served in self._served.items()
+            if served.route.direct
+        }
+        """By path, those whose requests a connection may hand to the committer itself."""
+        self.direct_requests = 0
+        """Requests that went that way and are not answered yet."""
+        self._pages_tally = RequestTally("", self.metrics.distribution(names.HTTP_SECONDS, ("",)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection of ASGI: a request, or the life of the server."""
@@ -100,14 +111,14 @@ class Server:
             else:
                 response = await self._looked(path, served, scope)
         except RedriveError as error:
-            response = self._refused(error)
+            response = self.refused(error)
         except ClientDisconnected:
             return
         except Exception:
-            response = self._broken(path if served is not None or path in self._pages else None)
+            response = self.broken(path if served is not None or path in self._pages else None)
         tally = self._pages_tally if served is None else served.tally
         tally.count(response.status, perf_counter() - began_at)
-        await self._respond(scope, send, response)
+        await self.respond(scope, send, response)
 
     def stop(self) -> None:
         """Give out no new work, and answer whoever waits. What runs goes on."""
@@ -117,54 +128,58 @@ class Server:
     async def close(self) -> None:
         """Answer whoever waits, and close the brokers: each finishes what it accepted. Twice is no error."""
         self.stop()
+        while self.direct_requests:  # no task is behind them that could be awaited
+            await asyncio.sleep(_DRAIN_SECONDS)
         await self.access.close()
         await self.brokers.close()
         self.health_threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _called(self, served: _Served, scope: Scope, receive: Receive) -> Response:
+    async def _called(self, served: ServedRoute, scope: Scope, receive: Receive) -> Response:
         headers = dict(scope["headers"])
         principal = await self.access.identify(headers)
-        if principal.name is None:
-            self.sites.check_call(headers)
-        if headers.get(b"content-type") != served.content_type:
-            _check_content_type(headers, served.content_type)
-        hold = RequestResources(
-            self._bodies, principal.name
-        )  # until it is answered: that may take as long as the store takes
+        self.check_headers(served, principal, headers)
+        # Until it is answered: that may take as long as the store takes.
+        hold = RequestResources(self.bodies, principal.name)
         try:
             return await self._carried_out(served, headers, principal, receive, hold)
         finally:
             hold.end()
 
+    def check_headers(self, served: ServedRoute, principal: Principal, headers: Mapping[bytes, bytes]) -> None:
+        """Raise where a call is refused before its body is read: it comes from another site, or is of another type."""
+        if principal.name is None:
+            self.sites.check_call(headers)
+        if headers.get(b"content-type") != served.content_type:
+            served.check_content_type(headers)
+
+    def decode_call(self, served: ServedRoute, principal: Principal, namespace: str, body: bytes) -> Any:
+        """The call that a body of JSON is. Raises `InvalidInput`, `RequestTooLarge` and `Forbidden`."""
+        call, permission = served.decode(body, self.limits.values), served.route.permission
+        if principal is not UNAUTHENTICATED_ADMIN and not principal.may_somewhere(permission, namespace):
+            raise Forbidden(permission, namespace)
+        return call
+
     async def _carried_out(
         self,
-        served: _Served,
+        served: ServedRoute,
         headers: dict[bytes, bytes],
         principal: Principal,
         receive: Receive,
         hold: RequestResources,
     ) -> Response:
-        route, decoder = served.route, served.decoder
+        route, is_json = served.route, served.decoder is not None
         body = await self._body(headers, receive, hold)
-        named = headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
-        namespace = route.namespace or named
+        namespace = route.namespace or namespace_of(headers)
         call: Any = body
-        if decoder is not None:
-            if len(body) > _LARGE_BODY:
-                _check_values(body, self.limits.values)
-            try:
-                call = decoder.decode(body or b"{}")
-            except (ValueError, RecursionError) as error:
-                raise _not_taken(route, error) from None
+        if is_json:
+            call = self.decode_call(served, principal, namespace, body)
             body = b""  # what the call keeps of it is in the call
-            if principal is not UNAUTHENTICATED_ADMIN and not principal.may_somewhere(route.permission, namespace):
-                raise Forbidden(route.permission, namespace)
         elif not principal.may_enter(namespace):
             raise Forbidden(route.permission, namespace)
         unbound = await self.brokers.acquire(namespace, hold)
         broker = unbound
-        if decoder is not None and principal is not UNAUTHENTICATED_ADMIN:
-            broker = BoundBroker(unbound, Caller(principal, namespace, unbound.core, self._leases))
+        if is_json and principal is not UNAUTHENTICATED_ADMIN:
+            broker = BoundBroker(unbound, Caller(principal, namespace, unbound.core, self.leases))
         request = Request(
             broker,
             principal,
@@ -176,13 +191,13 @@ class Server:
             self.waiting,
             self.access,
             hold,
-            self._leases,
+            self.leases,
             unbound,
         )
         answer = await route.handler(request, call)
-        return answer if answer.__class__ is Response else Response(200, _encode(answer))
+        return response_of(answer)
 
-    async def _looked(self, path: str, served: _Served | None, scope: Scope) -> Response:
+    async def _looked(self, path: str, served: ServedRoute | None, scope: Scope) -> Response:
         """What is no call: a page, or a mistake."""
         method = scope["method"]
         if served is not None:
@@ -250,7 +265,8 @@ class Server:
         except TimeoutError:
             raise RequestTimeout(self.limits.body_seconds) from None
 
-    def _refused(self, error: RedriveError) -> Response:
+    def refused(self, error: RedriveError) -> Response:
+        """The answer to a call that was refused."""
         if isinstance(error, Overloaded) and self._is_news("overloaded"):
             _log.warning("overloaded", error=str(error), waiting=len(self.waiting))
         elif isinstance(error, StoreError) and self._is_news("store_refused"):
@@ -265,34 +281,34 @@ class Server:
         self._logged_at[event] = now
         return True
 
-    def _broken(self, path: str | None) -> Response:
+    def broken(self, path: str | None) -> Response:
         """Something that nobody foresaw. Only the id is told; the log has the rest under it."""
         id = secrets.token_hex(8)
         _log.exception("request_internal_error", id=id, path=path)
         return http_error(500, "internal", "internal error", details={"id": id})
 
-    async def _respond(self, scope: Scope, send: Send, response: Response) -> None:
-        body = response.body
-        is_usual = response.content_type is JSON and not response.headers and len(body) < _LARGE_ANSWER
-        write = scope.get(ANSWER) if is_usual and scope["method"] != "HEAD" else None
-        if write is not None and write(response.status, b"%b%d\r\n\r\n" % (_HEAD, len(body)), body):
+    async def respond(self, scope: Scope, send: Send, response: Response) -> None:
+        """Send a response, in one go where it is of the usual kind."""
+        body, head = response.body, usual_head(response)
+        write = None if head is None or scope["method"] == "HEAD" else scope.get(ANSWER)
+        if write is not None and write(response.status, head, body):
             return
         headers = [
             (b"content-type", response.content_type),
             (b"content-length", b"%d" % len(body)),
-            *_SAFE,
+            *SAFE_HEADERS,
             *response.headers,
         ]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if scope["method"] == "HEAD":
             body = b""
-        if len(body) < _LARGE_ANSWER:
+        if len(body) < LARGE_ANSWER:
             await send({"type": "http.response.body", "body": body})
             return
         try:
             async with asyncio.timeout(self.limits.answer_seconds):
-                for start in range(0, len(body), _LARGE_ANSWER):  # each part waits until those before it are read
-                    part = body[start : start + _LARGE_ANSWER]
+                for start in range(0, len(body), LARGE_ANSWER):  # each part waits until those before it are read
+                    part = body[start : start + LARGE_ANSWER]
                     await send({"type": "http.response.body", "body": part, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
         except TimeoutError:  # whoever does not read it has no use for it
@@ -322,55 +338,6 @@ class Server:
                 await self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-class _Tally:
-    """How the requests of one call were answered. Counted in the event loop, and read from any thread."""
-
-    __slots__ = ("call", "seconds", "statuses")
-
-    def __init__(self, call: str, seconds: names.Histogram) -> None:
-        self.call = call
-        self.seconds = seconds
-        self.statuses: dict[int, int] = {}
-
-    def count(self, status: int, seconds: float) -> None:
-        """One more."""
-        self.statuses[status] = self.statuses.get(status, 0) + 1
-        self.seconds.observe(seconds)
-
-
-class _Served:
-    """A route with all that can be made ready for it."""
-
-    __slots__ = ("content_type", "decoder", "route", "tally")
-
-    def __init__(self, route: Route, metrics: Metrics) -> None:
-        self.route = route
-        self.decoder = None if route.request_type is None else msgspec.json.Decoder(route.request_type)
-        self.content_type = MESSAGEPACK if route.request_type is None else JSON
-        self.tally = _Tally(route.name, metrics.distribution(names.HTTP_SECONDS, (route.name,)))
-
-
-def _check_values(body: bytes, most: int) -> None:
-    """Raise where a body of JSON has more values than may be read in one go."""
-    if sum(map(body.count, (b",", b"[", b"{"))) > most:
-        raise RequestTooLarge("the number of values in the request", most)
-
-
-def _not_taken(route: Route, error: Exception) -> InvalidInput:
-    """What msgspec says of JSON and of values, or of text that is not UTF-8."""
-    if isinstance(error, RecursionError):
-        return InvalidInput(f"the request is nested too deep for {route.name}")
-    return InvalidInput(f"the request is not what {route.name} takes: {error}")
-
-
-def _check_content_type(headers: Mapping[bytes, bytes], expected: bytes) -> None:
-    given = headers.get(b"content-type")
-    if given is None or given == expected:
-        return
-    if given.partition(b";")[0].strip().lower() != expected:
-        raise UnsupportedMediaType(expected.decode())
 
 
 def _path_of(scope: Scope) -> str:

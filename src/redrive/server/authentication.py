@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Protocol
 
 from redrive.auth import token_store
@@ -33,6 +34,8 @@ PENALTY_SECONDS = 0.25
 """How long whoever brings a wrong token waits for the answer."""
 MAX_PENALTIES = 200
 """So many wait at once; more wrong tokens are told at once to come again. With the penalty it bounds guessing."""
+MAX_VERIFIED = 1_000
+"""Headers with a right token that are known without checking it again, until tokens are read again."""
 LOG_EVERY_SECONDS = 10.0
 """The log has a line for all wrong tokens of such a time."""
 
@@ -81,6 +84,7 @@ class TokenAuthenticator:
         self._seconds = seconds
         self._pause = pause
         self._by_id: Mapping[str, AccessToken] = {}
+        self._verified: dict[bytes, AccessToken] = {}
         self._principals: Mapping[str, Principal] = {}
         self._broker: AsyncBroker | None = None
         self._asks = False
@@ -103,11 +107,10 @@ class TokenAuthenticator:
         header = headers.get(b"authorization")
         if header is None:
             raise Unauthorized(_MISSING)
-        text = header.decode("latin-1")
-        token = self._found(text)
+        token = self._found(header)
         if token is None:
             await self._read_since(self._seconds())  # it may have been made a moment ago
-            token = self._found(text)
+            token = self._found(header)
         return self._principals[token.id] if token is not None else await self._refuse()
 
     async def has_tokens(self) -> bool:
@@ -119,17 +122,31 @@ class TokenAuthenticator:
     def _age(self) -> float | None:
         return None if self._read_at is None else self._seconds() - self._read_at
 
-    def _found(self, header: str) -> AccessToken | None:
-        """The token of a header, if it lets in. The same is done for every header that is wrong, whatever is wrong."""
-        text = header[len(_SCHEME) :].strip() if header[: len(_SCHEME)].lower() == _SCHEME else ""
-        id, secret = token_store.parse(text) or ("", "")
-        token = self._by_id.get(id)
-        if not token_store.verify_secret(token, secret) or token is None:
+    def _found(self, header: bytes) -> AccessToken | None:
+        """The token of a header, if it lets in. The same is done for every header that is wrong, whatever is wrong.
+
+        A header that was right since tokens were read is known by its digest.
+        """
+        digest = sha256(header).digest()
+        token = self._verified.get(digest) or self._verify(header)
+        if token is None:
             return None
+        if len(self._verified) < MAX_VERIFIED:
+            self._verified[digest] = token
         assert self._broker is not None
         return None if token.is_over(self._broker.core.clock.now()) else token
 
+    def _verify(self, header: bytes) -> AccessToken | None:
+        given = header.decode("latin-1")
+        text = given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
+        id, secret = token_store.parse(text) or ("", "")
+        token = self._by_id.get(id)
+        return token if token_store.verify_secret(token, secret) else None
+
     async def _refuse(self) -> Principal:
+        await asyncio.sleep(
+            0
+        )  # it is known only by waiting: a caller that does not wait asks again, and is counted once
         self._count()
         if self._penalties >= MAX_PENALTIES:
             raise Busy(self._penalties, f"{self._penalties} wrong tokens are being refused")
@@ -182,7 +199,7 @@ class TokenAuthenticator:
         except Exception:
             _log.exception("token_read_internal_error")
             return
-        self._by_id = {token.id: token for token in found}
+        self._by_id, self._verified = {token.id: token for token in found}, {}
         self._principals = {token.id: token.principal for token in found}
         self._asks = self._asks or bool(found)
         self._read_at = began

@@ -45,6 +45,14 @@ class BrokerPool:
         opened.stays = True
         return opened.broker
 
+    def acquire_open(self, namespace: str, hold: RequestResources) -> AsyncBroker | None:
+        """The broker of a namespace, for one request, if it is open."""
+        opened = self._open.get(namespace)
+        if opened is None:
+            return None
+        hold.use_namespace(opened)
+        return opened.broker
+
     async def acquire(self, namespace: str, hold: RequestResources) -> AsyncBroker:
         """The broker of a namespace, for one request."""
         opened = self._open.get(namespace) or await self._opened(namespace)

@@ -1,5 +1,8 @@
 """One connection, with what uvicorn leaves open: how large the head of a request may be, and how long it may take.
 
+A request that is one call of the store contract and has arrived whole is handed to the committer from here
+(`direct_path`), and uvicorn has no cycle and no task for it.
+
 It also writes answers of the usual kind in one go, and has one timer for all the times that it is idle. uvicorn looks
 at every header of every answer, which are known here but for the length, and begins a timer after each.
 """
@@ -11,9 +14,10 @@ from asyncio.events import TimerHandle
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from redrive.server.asgi import ABORT, ANSWER
+from redrive.server.asgi import ABORT, ANSWER, Server
+from redrive.server.direct_path import DirectRequest
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of the first line and the headers of a request."""
@@ -43,6 +47,12 @@ class Connection(HttpToolsProtocol):
         self._idle_since = 0.0
         self._dated: list[tuple[bytes, bytes]] | None = None
         self._date = b""
+        takes_direct = isinstance(self.app, Server) and not self.root_path and hasattr(self, "_start_asgi_task")
+        self._running: Any = None
+        """The cycle that the application has. uvicorn knows the one that came last, which may wait behind it."""
+        self._direct_routes = self.app.direct_routes if takes_direct else {}
+        self._direct: DirectRequest | None = None
+        """A request that may go the direct way, until it has arrived whole."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
@@ -57,12 +67,17 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         if self._idle is not None:
             self._idle.cancel()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Some bytes, of a head or a body."""
         self._gets_on = self._is_behind = False
         super().data_received(data)
+        if self._direct is not None:  # how long the rest of its body takes is for the application to limit
+            self._leave_to_application(self._direct)
         if self._in_head or not self._gets_on:  # what comes behind a body in chunks is as a head
             if not self._is_behind:  # how much of it is of a head that begins behind a body is not known
                 self._head_bytes += len(data)
@@ -83,17 +98,73 @@ class Connection(HttpToolsProtocol):
         """The head is there."""
         self._in_head = False
         self._stop_waiting()
-        super().on_headers_complete()
+        route = self._direct_routes.get(self.url)
+        headers = {} if route is None else dict(self.headers)
+        if route is not None and self._may_be_direct(headers):
+            self._direct = DirectRequest(self, route, self.scope, headers)
+            self.cycle = self._direct  # type: ignore[assignment]  # what uvicorn asks of a cycle, it answers
+        else:
+            super().on_headers_complete()
+
+    def _may_be_direct(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request differs in nothing but its body from any other of its route."""
+        parser, cycle = self.parser, self.cycle
+        return (
+            (cycle is None or cycle.response_complete)
+            and parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+            and not self.expect_100_continue
+            and b"transfer-encoding" not in headers
+        )
 
     def on_body(self, body: bytes) -> None:
         """Some of the body."""
         self._gets_on = True
-        super().on_body(body)
+        if self._direct is None:
+            super().on_body(body)
+        else:
+            self._direct.body += body
 
     def on_message_complete(self) -> None:
         """The whole request is there."""
         self._is_behind = True
-        super().on_message_complete()
+        if self._direct is None:
+            super().on_message_complete()
+        elif self._direct.hand_in():
+            self._direct = None
+        else:
+            self._leave_to_application(self._direct)
+
+    def _leave_to_application(self, request: DirectRequest) -> None:
+        self._direct = None
+        self.run_application(request)
+
+    def run_application(self, request: DirectRequest, app: Any = None) -> None:
+        """Let the application, or what is given, answer a request that came the direct way, as uvicorn does."""
+        path = request.path
+        request.scope.update(method="POST", path=path, raw_path=path.encode(), query_string=b"")
+        cycle = RequestResponseCycle(
+            scope=request.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=request.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        cycle.body += request.body
+        cycle.more_body, cycle.disconnected = request.more_body, request.disconnected
+        if request.body or not request.more_body:
+            cycle.message_event.set()
+        if self.cycle is request:  # type: ignore[comparison-overlap]  # otherwise another request is behind it
+            self.cycle = cycle
+        self._start_asgi_task(cycle, app or self.app)
 
     def send_400_response(self, msg: str) -> None:
         """What came is no request."""
@@ -113,26 +184,27 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         # A uvicorn that begins requests in another way does not come here, and answers are written by itself.
-        cycle.scope[ANSWER] = partial(self._answer, cycle)
+        self._running = cycle
+        cycle.scope[ANSWER] = partial(self.answer, cycle)
         cycle.scope[ABORT] = self.transport.abort
         super()._start_asgi_task(cycle, app)
 
-    def _answer(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
+    def answer(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
         """Write a whole answer. False where it cannot be done now: then nothing was written."""
-        if cycle.disconnected or cycle.response_started or cycle.flow.write_paused:
+        if cycle.disconnected or cycle.response_started or self.flow.write_paused:
             return False
-        dated = cycle.default_headers
+        dated = self.server_state.default_headers
         if dated is not self._dated:  # they are made anew every second
             self._dated = dated
             self._date = b"".join([b"%b: %b\r\n" % header for header in dated])
         closing = b"" if cycle.keep_alive else b"connection: close\r\n"
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
-        cycle.transport.write(b"".join((STATUS_LINE[status], self._date, closing, head, body)))
+        self.transport.write(b"".join((STATUS_LINE[status], self._date, closing, head, body)))
         cycle.message_event.set()
         if closing:
-            cycle.transport.close()
-        cycle.on_response()
+            self.transport.close()
+        self.on_response_complete()
         return True
 
     def on_response_complete(self) -> None:

@@ -68,7 +68,8 @@ class HttpRunner(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer whoever waits, before connections are waited for."""
-        _log.info("server_stopping", waiting=len(self._app.waiting), requests=len(self.server_state.tasks))
+        running = len(self.server_state.tasks) + self._app.direct_requests
+        _log.info("server_stopping", waiting=len(self._app.waiting), requests=running)
         self._app.stop()
         if self._stopping is not None:
             self._stopping()

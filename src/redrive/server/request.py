@@ -18,6 +18,7 @@ from redrive.server.request_limits import DEFAULT_LIMITS, Limits, RequestResourc
 
 JSON = b"application/json"
 MESSAGEPACK = b"application/msgpack"
+NAMESPACE_HEADER = b"redrive-namespace"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _T = TypeVar("_T")
@@ -97,6 +98,11 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def namespace_of(headers: Mapping[bytes, bytes]) -> str:
+    """The namespace that a request names."""
+    return headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):

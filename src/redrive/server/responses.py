@@ -16,10 +16,14 @@ from redrive.model.death import DeadReason
 from redrive.model.item import Counters, Settled, Status
 from redrive.model.text import to_rfc3339
 from redrive.server.field_types import instant_text_or_none
-from redrive.server.request import Response
+from redrive.server.request import JSON, Response
 from redrive.wire.error_codec import RETRY_AFTER, ErrorBody, error_body, status_of
 from redrive.wire.json_views import InstantText
 
+LARGE_ANSWER = 64 * 1024
+"""A body of so many bytes is sent in parts, each once the client has read those before it."""
+SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+_HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *SAFE_HEADERS)) + b"content-length: "
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,6 +43,18 @@ class UnsupportedMediaType(InvalidInput):
 
     def __init__(self, expected: str) -> None:
         super().__init__(f"the body must be {expected}; send the header content-type: {expected}, as curl --json does")
+
+
+def response_of(answer: Any) -> Response:
+    """What a handler gave, as a response."""
+    return answer if answer.__class__ is Response else Response(200, _encode(answer))
+
+
+def usual_head(response: Response) -> bytes | None:
+    """The headers of a response that is written in one go; None for one that is large, or has other headers."""
+    if response.content_type is not JSON or response.headers or len(response.body) >= LARGE_ANSWER:
+        return None
+    return b"%b%d\r\n\r\n" % (_HEAD, len(response.body))
 
 
 def refusal(error: RedriveError, body: Any = None) -> Response:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
+from redrive.broker.async_committer import ResultReceiver
 from redrive.broker.core import Core
 from redrive.broker.flow import (
     CommitCalls,
@@ -76,6 +77,14 @@ class AsyncBrokerBase:
     async def submit(self, call: Call) -> Any:
         """Commit one call, without a flow, and return its result. Raises if it was refused."""
         return raise_if_refused(await self._commit(call))
+
+    def submit_to(self, call: Call, receiver: ResultReceiver) -> bool:
+        """Commit one call, without a coroutine. The receiver gets its result. False, and nothing is committed, where
+        the call has to wait for queries that were made before it."""
+        if self._ahead:
+            return False
+        self.core.committer.submit_to(call, receiver)
+        return True
 
     async def run_flow(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""

@@ -262,6 +262,9 @@ def token_of(lease: Lease | Token) -> Token:
     """The token of a lease, or a token that was passed on as text."""
     if type(lease) is Lease:
         return lease.token
+    if type(lease) is str:
+        parse_token(lease)
+        return Token(lease)
     with checking_input("lease"):
         token = exact_str(lease) if isinstance(lease, str) else None
     if token is None:

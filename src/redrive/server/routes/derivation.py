@@ -19,7 +19,7 @@ import msgspec
 
 from redrive.auth.principal import Permission
 from redrive.server.request import Request
-from redrive.server.route import Route
+from redrive.server.route import DirectCall, Route
 from redrive.server.routes.vocabulary import WORDS, Word
 from redrive.wire.json_views import defined, view_of, view_type
 
@@ -39,6 +39,7 @@ def row(
     *,
     example: Mapping[str, Any] = {},
     namespace: str | None = None,
+    direct: DirectCall | None = None,
 ) -> Route:
     """The route of a function. An answer that is a type is what the function returns.
 
@@ -54,6 +55,7 @@ def row(
         response_type=shape.type,
         permission=permission,
         namespace=namespace,
+        direct=direct,
     )
     if parameters[-1].name == "call":
         return route(request_type=parameters[-1].annotation, handler=function, example=example)

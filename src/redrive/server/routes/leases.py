@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.broker.flow import commit_calls
+from redrive.broker.flow import commit_calls, raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
 from redrive.contract.item_calls import Leased, LeaseItems, ReturnLease
@@ -21,6 +21,7 @@ from redrive.server.field_types import DurationInput, ItemIdText, Label, QueueNa
 from redrive.server.long_poll import ClientDisconnected
 from redrive.server.request import Request, Response
 from redrive.server.responses import ItemError, some_failed
+from redrive.server.route import DirectCall
 from redrive.wire.error_codec import error_body
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, encode_payload
 
@@ -69,16 +70,14 @@ class LeasedItems(msgspec.Struct, frozen=True, gc=False):
 async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     """Lease items to work on, and wait for the first one. Nothing stays leased by a caller that has left."""
     check_batch(request, call.limit)
-    wait = parse_duration(call.wait, "wait") / SECOND
+    wait = _wait_of(call)
     if request.waiting is not None and request.waiting.stopping:
         return LeasedItems([])
-    worker = None if call.worker is None else check_label("worker", call.worker)
-    timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
-    broker = request.broker
-    leased: Leased = await broker.submit(LeaseItems(queue_name(call.queue), call.limit, worker, timeout))
+    broker, first = request.broker, _lease_items(call)
+    leased: Leased = await broker.submit(first)
     leases: Sequence[Lease] = leased.leases
     if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
-        leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=worker)
+        leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=first.worker)
     if not leases and wait:
         leases = await _waited(request, call, min(wait, request.limits.wait_seconds))
     if leases and request.has_left():  # it may have been long until the store gave them
@@ -93,6 +92,28 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
             break
         answer.append(_leased(each))
     return LeasedItems(answer)
+
+
+def _wait_of(call: LeaseCall) -> float:
+    return parse_duration(call.wait, "wait") / SECOND if call.wait else 0.0
+
+
+def _lease_items(call: LeaseCall) -> LeaseItems:
+    worker = None if call.worker is None else check_label("worker", call.worker)
+    timeout = None if call.lease_timeout is None else check_positive("lease_timeout", call.lease_timeout)
+    return LeaseItems(queue_name(call.queue), call.limit, worker, timeout)
+
+
+def _lease_of_one(call: LeaseCall) -> LeaseItems | None:
+    _wait_of(call)
+    return _lease_items(call) if call.limit == 1 else None
+
+
+def _leased_one(call: LeaseCall, result: Any) -> LeasedItems | None:
+    leased: Leased = raise_if_refused(result)
+    if leased.overdue or (not leased.leases and _wait_of(call)):
+        return None
+    return LeasedItems([_leased(each) for each in leased.leases])
 
 
 async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Lease]:
@@ -202,3 +223,6 @@ def _fitting(request: Request, results: Sequence[Lease | RedriveError]) -> list[
             size += len(each.payload)
             answer.append(each)
     return answer
+
+
+LEASE_OF_ONE = DirectCall(_lease_of_one, _leased_one)

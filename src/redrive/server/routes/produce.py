@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
 from redrive.clock import Instant
@@ -33,6 +34,7 @@ from redrive.server.field_types import (
     read_instant,
 )
 from redrive.server.request import Request
+from redrive.server.route import DirectCall
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, bytes_of
 
 
@@ -73,8 +75,15 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
 async def produce(request: Request, call: ProduceCall) -> Produced:
     """Put items, all of them or none."""
     check_batch(request, len(call.items))
-    put = Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
-    return Produced(await request.broker.submit(put))
+    return Produced(await request.broker.submit(_put(call)))
+
+
+def _put(call: ProduceCall) -> Put:
+    return Put(queue_name(call.queue), tuple(each(call.items, new_item_of)))
+
+
+def _put_of_one(call: ProduceCall) -> Put | None:
+    return _put(call) if len(call.items) == 1 else None
 
 
 def _is_plain(item: ProducedItem) -> bool:
@@ -114,6 +123,9 @@ def headers_of(headers: dict[str, str] | None, kind: str | None, reference: str 
         if headers and name in headers:
             raise InvalidInput(f"{name} is given twice, by itself and as a header; leave one of them out")
     return {**(headers or {}), **given} or None
+
+
+PUT_OF_ONE = DirectCall(_put_of_one, lambda call, receipts: Produced(raise_if_refused(receipts)))
 
 
 _encode = msgspec.json.Encoder().encode

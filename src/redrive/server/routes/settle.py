@@ -33,6 +33,7 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request, Response
 from redrive.server.responses import ExtendedItems, SettledItems, extended_answer, settled_answer
+from redrive.server.route import DirectCall
 from redrive.server.routes.produce import ProducedItem, new_item_of
 
 LeasedFrom: TypeAlias = Annotated[
@@ -69,6 +70,10 @@ async def complete(request: Request, call: CompleteCall) -> SettledItems | Respo
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: _completion(item, call.queue))
     return settled_answer(await request.broker.run_flow(commit_calls(calls)))
+
+
+def _completion_of_one(call: CompleteCall) -> Complete | None:
+    return _completion(call.items[0], call.queue) if len(call.items) == 1 else None
 
 
 def _completion(item: CompletedItem, queue: str) -> Complete:
@@ -222,3 +227,6 @@ async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout, call.queue))
     return extended_answer(await request.broker.run_flow(commit_calls(calls)))
+
+
+COMPLETION_OF_ONE = DirectCall(_completion_of_one, lambda call, result: settled_answer((result,)))
