@@ -18,6 +18,7 @@ from redrive.testing.conformance.leases import LeaseConformance
 from redrive.testing.conformance.lost_leases import HeldConformance
 from redrive.testing.conformance.maintenance import UpkeepConformance
 from redrive.testing.conformance.manual_changes import ByHandConformance
+from redrive.testing.conformance.named_items import NamedItemConformance
 from redrive.testing.conformance.operations import BulkConformance
 from redrive.testing.conformance.puts import PutConformance
 from redrive.testing.conformance.registrations import RegistrationConformance
@@ -34,6 +35,7 @@ class Essentials(
     DurableConformance,
     FailConformance,
     FilterConformance,
+    NamedItemConformance,
     HeldConformance,
     IdempotencyConformance,
     LeaseConformance,

@@ -357,7 +357,7 @@ def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callabl
     operation = None if where.operation is None else _operation(executor, scope, where.operation)
 
     def check(candidate: Candidate) -> bool:
-        if where.words is not None and candidate.death_no is None:
+        if where.words is not None and (candidate.facts is None or candidate.facts.cause is None):
             return False
         if asked and not executor.execute(has_words, (*executor.search_index.asked(asked), candidate.death_no)).get:
             return False

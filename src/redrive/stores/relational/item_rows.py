@@ -17,7 +17,7 @@ from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.holder import Holders, decode_holders, holder_names
-from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
+from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id, parse_token
 from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
 from redrive.stores.relational.batch import Batch, Stage
@@ -253,6 +253,12 @@ def _finished(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> I
 def _route(row: Sequence[Any]) -> MoveRoute:
     to, since, kind, arrives_as = row
     return MoveRoute(to, since, FeedKind(kind), Status(arrives_as))
+
+
+def token_numbers(token: str) -> tuple[int, int, int]:
+    """Return the numbers of a token; zeros, which no item has, if they are larger than a row can have."""
+    numbers = parse_token(token)
+    return numbers if max(numbers) <= MAX_NUMBER else (0, 0, 0)
 
 
 def find_leased(executor: Executor, item_no: int, id_suffix: int) -> ItemRow | None:

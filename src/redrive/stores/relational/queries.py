@@ -46,7 +46,7 @@ from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
 from redrive.model.arrival import Move
 from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
-from redrive.model.ids import MAX_NUMBER, ItemId, Token, item_id_of, make_id, make_token, parse_token
+from redrive.model.ids import MAX_NUMBER, ItemId, Token, item_id_of, make_id, make_token
 from redrive.model.item import Counters, Item
 from redrive.stores.relational import (
     dead_letters,
@@ -60,7 +60,14 @@ from redrive.stores.relational import (
     stats,
 )
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.item_rows import ItemRow, find_all, find_all_leased, find_by_id, find_by_ids
+from redrive.stores.relational.item_rows import (
+    ItemRow,
+    find_all,
+    find_all_leased,
+    find_by_id,
+    find_by_ids,
+    token_numbers,
+)
 from redrive.stores.relational.low_water_marks import above, each_queue, leases
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_names, queue_rows
 from redrive.stores.relational.records import RecordReader, overrides_of, read_items
@@ -272,7 +279,7 @@ def _leased(executor: Executor, namespace: str, token: Token) -> Record:
 
 def _all_leased(executor: Executor, namespace: str, tokens: Sequence[Token]) -> list[Record | None]:
     """Return the item that each token holds."""
-    rows = find_all_leased(executor, {item_no: id_suffix for item_no, id_suffix, _ in map(parse_token, tokens)})
+    rows = find_all_leased(executor, {item_no: id_suffix for item_no, id_suffix, _ in map(token_numbers, tokens)})
     records = RecordReader(executor, _names_of(executor, namespace, rows.values())).read(rows.values())
     held = {record.grant.token: record for record in records.values() if record.grant is not None}
     return [held.get(token) for token in tokens]

@@ -35,5 +35,8 @@ def scope_of(batch: Batch) -> SearchScope:
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:
-    """Return what a query can search."""
+    """Return what a query can search.
+
+    The settings of queues are not decoded, as there may be many.
+    """
     return SearchScope(namespace_key(executor, namespace) or 0, namespace, queue_names(executor, namespace))

@@ -10,7 +10,7 @@ from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Se
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.delivery_end import DELIVERY_ENDS
 from redrive.model.feed import FeedKind
-from redrive.model.ids import item_id_of, parse_token
+from redrive.model.ids import item_id_of
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
 from redrive.model.queue import WITH_ITEM
@@ -27,6 +27,7 @@ from redrive.stores.relational.item_rows import (
     find_by_id,
     find_leased,
     insert_row,
+    token_numbers,
 )
 from redrive.stores.relational.kept_results import keep_result
 from redrive.stores.relational.puts import is_odd_put, put_batch
@@ -188,11 +189,14 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
 
 
 def _lease_key(batch: Batch, call: Complete) -> LeaseKey:
-    token, queue = call.token, call.queue
-    if queue is None:
-        return LeaseKey(int(token[16:32], 16), int(token[32:], 16))
-    named = batch.by_name.get(queue)
-    return LeaseKey(int(token[16:32], 16), int(token[32:], 16), NO_QUEUE if named is None else named.key)
+    token = call.token
+    # It is checked already. No row has a number that begins with a higher digit.
+    item_no = int(token[16:32], 16) if token[16] < "8" else 0
+    key = int(token[32:], 16) if token[32] < "8" else 0
+    if call.queue is None:
+        return LeaseKey(item_no, key)
+    named = batch.by_name.get(call.queue)
+    return LeaseKey(item_no, key, NO_QUEUE if named is None else named.key)
 
 
 def _complete_leased(
@@ -326,7 +330,7 @@ def _find_all_leased(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     """Return the rows of items that are active under these tokens, with one query if there are many."""
     if len(tokens) <= BULK_THRESHOLD:
         return {}
-    parsed = {token: parse_token(token) for token in tokens}
+    parsed = {token: token_numbers(token) for token in tokens}
     found = find_all_leased(batch, {item_no: id_suffix for item_no, id_suffix, _ in parsed.values()})
     return {
         token: found[item_no]
@@ -337,7 +341,7 @@ def _find_all_leased(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
 
 def _find_leased(batch: Batch, token: str) -> ItemRow | None:
     """Return the row of an item that is active under this token."""
-    item_no, id_suffix, key = parse_token(token)
+    item_no, id_suffix, key = token_numbers(token)
     item_row = find_leased(batch, item_no, id_suffix)
     if item_row is None or item_row.token != key or item_row.queue not in batch.by_key:
         return None

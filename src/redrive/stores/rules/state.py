@@ -149,22 +149,19 @@ class State:
         """Read idempotency keys that are about to be examined, with the items that they end with, together."""
 
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
-        """The items that a filter may mean, with their positions: among them all that it does mean.
-
-        Those that it names, by id or by the operation that changed them, are looked up here.
-        """
+        """The items that a filter may mean, with their positions: all that it does mean, and of those that it names, by
+        id or by an operation, no others."""
         if where.ids is not None:
             found = named(self, where.ids, where, order, after)
         elif where.id_prefix is not None:
             found = named(self, (id for id in self.items if id.startswith(where.id_prefix)), where, order, after)
         else:
-            shelf = self.by_number
-            if where.is_for_dead_letters:
-                shelf = self.letters if where.status is Status.DEAD else self.archived
+            letters = self.letters if where.status is Status.DEAD else self.archived
+            shelf = letters if where.is_for_dead_letters else self.by_number
             found = shelf.newest(after) if order is Order.NEWEST else shelf.oldest(after)
-        if where.operation is None:
+        if (operation := where.operation) is None:
             return found
-        return (each for each in found if self.operations.changed(where.operation, each[1]))
+        return (each for each in found if self.operations.changed(operation, each[1]))
 
     def select(
         self, where: Filter, order: Order, limit: int, after: int | None = None, *, up_to: int | None = None

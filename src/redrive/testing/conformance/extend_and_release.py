@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker, Lease, new_item
-from redrive.errors import InvalidInput, LeaseLost
+from redrive.errors import InvalidInput, LeaseLost, RedriveError
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters
 from redrive.testing.conformance.actions import take, take_all, values
@@ -123,6 +123,18 @@ class FencingConformance(Suite):
             broker.complete(forged)  # type: ignore[arg-type]  # a text that looks like a token
         assert refusal.value.status == "active"
         assert broker.get(lease.id).status == "active"
+
+    @pytest.mark.parametrize("digit", ["f", "8"])
+    def test_token_with_numbers_that_no_store_gives_is_refused(self, broker: Broker, digit: str) -> None:
+        broker.create_queue("jobs", retry={"attempts": 3})
+        broker.put("jobs", 1)
+        lease = take(broker)
+        for forged in (digit * 48, lease.token[:32] + digit * 16, lease.token[:16] + digit * 16 + lease.token[32:]):
+            for use in USES.values():
+                with pytest.raises(RedriveError) as refusal:
+                    use(broker, forged)  # type: ignore[arg-type]  # a text that looks like a token
+                assert isinstance(refusal.value, LeaseLost | InvalidInput)
+        assert broker.complete(lease).status is None
 
     @pytest.mark.parametrize("token", ["", "x", "z" * 48, "0" * 47, "0" * 49, "0" * 31 + "\0" * 17, None, 7], ids=repr)
     def test_token_that_is_none_is_refused(self, broker: Broker, token: Any) -> None:

@@ -100,6 +100,7 @@ from redrive.testing.conformance.maintenance import (
     UpkeepConformance,
 )
 from redrive.testing.conformance.manual_changes import ByHandConformance, MoveByHandConformance, PurgeConformance
+from redrive.testing.conformance.named_items import NamedItemConformance
 from redrive.testing.conformance.operation_rate import (
     CanaryConformance,
     DriveConformance,
@@ -282,6 +283,7 @@ class StoreConformance(
     SourceConformance,
     GetItemsConformance,
     FilterConformance,
+    NamedItemConformance,
     PageConformance,
     SearchConformance,
     GroupConformance,
