@@ -37,12 +37,13 @@ def main() -> None:
     parser.add_argument("--url", help="a PostgreSQL database; schemas are made in it")
     parser.add_argument("--size", type=int, default=1_000, help="items of a case (default 1,000)")
     parser.add_argument("--rounds", type=int, default=5, help="medians are over this many (default 5)")
+    parser.add_argument("--only", default="", help="cases whose names contain this text")
     parser.add_argument("--statements", action="store_true", help="compare statements of frequent calls on SQLite")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        measure: Callable[..., Any] = statements if arguments.statements else costs
-        print(json.dumps(measure(arguments.url, arguments.size)))
+        found = statements() if arguments.statements else costs(arguments.url, arguments.size, arguments.only)
+        print(json.dumps(found))
     elif arguments.statements:
         before, after = (_run(source, arguments) for source in (arguments.before, ROOT))
         for name, found in after.items():
@@ -56,7 +57,13 @@ def main() -> None:
 
 
 def _run(source: Path, arguments: argparse.Namespace) -> Any:
-    given = ["--size", str(arguments.size), *(["--statements"] if arguments.statements else [])]
+    given = [
+        "--size",
+        str(arguments.size),
+        "--only",
+        arguments.only,
+        *(["--statements"] if arguments.statements else []),
+    ]
     given += ["--url", arguments.url] if arguments.url else []
     command = [sys.executable, __file__, str(source), "--child", *given]
     environment = {**os.environ, "PYTHONPATH": str(source.resolve() / "src")}
@@ -72,11 +79,13 @@ def _open(folder: str, url: str | None) -> Any:
     return connect(place, maintenance=False, actor="bench", durability="relaxed")
 
 
-def costs(url: str | None, size: int) -> dict[str, float]:
-    """Measure every case. Returns µs of CPU per item."""
+def costs(url: str | None, size: int, only: str) -> dict[str, float]:
+    """Measure cases. Returns µs of CPU per item."""
     found = {}
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         for name, case in CASES.items():
+            if only not in name:
+                continue
             with _open(folder, url) as broker:
                 broker.create_queue("morgue")
                 broker.create_queue("jobs")
@@ -172,7 +181,7 @@ CASES: dict[str, Callable[[Any, int], Iterator[int]]] = {
 }
 
 
-def statements(url: str | None, size: int) -> dict[str, list[tuple[str, int]]]:
+def statements() -> dict[str, list[tuple[str, int]]]:
     """Trace frequent calls on SQLite. Returns the statements of each, with their VM steps."""
     import apsw
 

@@ -21,6 +21,10 @@ queue = app.queue("q", retry={"attempts": 3, "cooldown": "1h"})
 """What fails here is tried again after the run."""
 unsafe = app.queue("unsafe", retry={"attempts": 3, "cooldown": "50ms"})
 """What is lost here comes back while the run lasts, until it is dead."""
+deadly = app.queue("deadly", retry={"attempts": 1})
+"""What fails here is dead."""
+stubborn = app.queue("stubborn", retry={"attempts": 1_000, "cooldown": 0})
+"""What fails here is tried again immediately."""
 
 
 @queue.task
@@ -63,6 +67,18 @@ def wait_and_note() -> None:
 @queue.task
 def fail() -> None:
     """Fails at once."""
+    raise TimeoutError("the other side does not answer")
+
+
+@deadly.task
+def die(value: dict[str, Any]) -> None:
+    """Fails at once, and is not tried again."""
+    raise TimeoutError("the other side does not answer")
+
+
+@stubborn.task
+def stumble(value: dict[str, Any]) -> None:
+    """Fails at once, each time."""
     raise TimeoutError("the other side does not answer")
 
 

@@ -75,9 +75,16 @@ def drain(
     """Fills, starts workers, and watches the store until everything is finished."""
     with tasks(url, durability) as module:
         put(getattr(module, way.task), items, payload())
+    return run(way, items, url, left, directory, durability, **facts)
+
+
+def run(
+    way: Way, total: int, url: str, left: Left, directory: Path, durability: str = "full", **facts: str | int | float
+) -> Measurement:
+    """Starts workers, and watches the store until nothing of `total` is left."""
     told = environment(url, durability)
     if url.startswith("sqlite:"):
         told["BENCHMARK_SYNC_NOTES"] = str(directory)
     with workers([command(*way.options)] * way.processes, directory, told) as running:
-        finished, seconds = watch(left, items, running)
+        finished, seconds = watch(left, total, running)
     return rate(finished, seconds, **facts)

@@ -30,6 +30,7 @@ from benchmarks.scenarios import (
     redis_peers,
     redis_raw,
     redriving,
+    worker_failures,
     worker_memory,
     worker_postgres,
     worker_redis,
@@ -62,6 +63,10 @@ SUITES = {
         replace(
             _suite("mailbox", mailbox),
             durable="Redis syncs its log at each write; SQLite runs with synchronous=FULL; memory keeps nothing.",
+        ),
+        replace(
+            _suite("failures", worker_failures),
+            durable="Equal durability for all: see the suite of workers.",
         ),
         replace(
             _suite("workers", worker_sqlite, worker_postgres, worker_redis, worker_wake, worker_memory, worker_trouble),

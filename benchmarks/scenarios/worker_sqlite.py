@@ -110,6 +110,12 @@ BARS = [
         _PEER_KEYS,
         at_least=8.0,
     ),
+    Bar(
+        "SQLite: two processes of one worker at least half of one worker with threads",
+        "sqlite.redrive.processes2",
+        ("sqlite.redrive.threads",),
+        at_least=0.5,
+    ),
     *(
         Bar(f"… {way.words}", f"sqlite.redrive.{name}", _PEER_KEYS)
         for name, way in worker.WAYS.items()

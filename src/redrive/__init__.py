@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from redrive.model.judge import Dead, RetryVerdict, Verdict
     from redrive.model.operation import Operation, OperationStatus
     from redrive.model.operation_plan import OperationPlan
-    from redrive.model.options import Conditions, ConnectOptions, ItemOptions, StartOptions
+    from redrive.model.options import Conditions, ConnectOptions, ItemOptions, PlanConditions, StartOptions
     from redrive.model.queue import Queue, QueueSettings, QueueStats
     from redrive.model.queue_options import QueueOptions
     from redrive.model.redact import redact_secrets
@@ -95,6 +95,7 @@ __all__ = [
     "OperationStatus",
     "Page",
     "PendingMove",
+    "PlanConditions",
     "Queue",
     "QueueHandle",
     "QueueOptions",
@@ -127,6 +128,7 @@ _HOMES = {
     "Conditions": "redrive.model.options",
     "ConnectOptions": "redrive.model.options",
     "ItemOptions": "redrive.model.options",
+    "PlanConditions": "redrive.model.options",
     "StartOptions": "redrive.model.options",
     "QueueOptions": "redrive.model.queue_options",
     "RetryVerdict": "redrive.model.judge",

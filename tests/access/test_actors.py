@@ -65,6 +65,7 @@ AUDITED: dict[str, Change] = {
     "items.fail": of("id", error="e"),
     "items.bury": of("id"),
     "items.move": of("id", to="own-third"),
+    "items.reschedule": of("id", delay="1m"),
     "items.undo": of("letter_id", before=lambda b, s: b.redrive(s.letter_id, actor="world")),
     "items.import": Change(lambda s: {"queue": s.queue, "items": [{"source_id": "ab" * 16, **ITEM}]}, ADMIN),
     "dead.redrive": of("letter_id"),

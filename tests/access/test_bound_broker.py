@@ -97,6 +97,7 @@ GUARDED: dict[str, Method] = {
     "redrive_edited": lambda b: b.redrive_edited(IDS, edit={"a": 1}),
     "release": lambda b: b.release(TOKEN),
     "report_lost": lambda b: b.report_lost(TOKEN, "gone"),
+    "reschedule": lambda b: b.reschedule(IDS),
     "restore": lambda b: b.restore(IDS),
     "result": lambda b: b.result(IDS[0]),
     "resume_operation": lambda b: b.resume_operation("x"),

@@ -248,6 +248,7 @@ SAMPLES = (
         HERE,
     ),
     Sample("move to another store", changed(Verb.MOVE, to="x@there"), ADMIN, ALL),
+    Sample("reschedule", changed(Verb.RESCHEDULE), ON_CALL, HERE),
     Sample("take as done", changed(Verb.DONE), ON_CALL, HERE),
     Sample("archive", changed(Verb.ARCHIVE, "letter_id"), ON_CALL, HERE),
     Sample("restore", changed(Verb.RESTORE, "letter_id"), ON_CALL, HERE),

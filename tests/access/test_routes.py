@@ -17,10 +17,12 @@ from redrive.auth.principal import Principal, Role
 from redrive.capture import flows
 from redrive.contract import Query
 from redrive.contract.queries import GetItems
+from redrive.server.application import application
 from redrive.server.asgi import Server
 from redrive.server.authentication import NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.routes import store_api
+from redrive.server.routes.system import PAGES
 from redrive.server.routes.table import ROUTES
 
 HERE, ALL, ANY = "in the queue", "in all queues", "in any"
@@ -34,6 +36,8 @@ AWAITS = "requester operator admin"
 REFUSED = {"forbidden", "item_not_found", "lease_lost", "operation_not_found", "result_unavailable"}
 ITEM = {"payload": 1}
 FAILED = {"task_id": "t", "task": 1, "error": "down"}
+STORE_ROUTES = ("store.about", "store.commit", "store.read", "store.watch")
+NOT_MESSAGEPACK = b"\xc1"
 
 
 class Sample(NamedTuple):
@@ -97,6 +101,7 @@ SAMPLES = (
     of_items("items.bury"),
     of_items("items.move", to="own-third"),
     Sample("items.move", lambda s: {"ids": [s.own_id], "to": s.third_queue}, ON_CALL, HERE),
+    of_items("items.reschedule"),
     of_items("items.undo"),
     of_items("items.hold", held_by="x"),
     of_items("items.unhold", held_by="x"),
@@ -196,7 +201,7 @@ class Place:
 
     async def open(self) -> None:
         brokers = BrokerPool(lambda namespace: connect_async("memory://", namespace=namespace, maintenance=False))
-        self.server = Server(brokers, (*ROUTES, *store_api.routes()), self.caller)
+        self.server = Server(brokers, (*ROUTES, *store_api.routes()), self.caller, pages=PAGES)
         self.world = World((await brokers.at("default")).core)
         own = self.world.sides[OWN]
         for side in self.world.sides.values():
@@ -460,7 +465,35 @@ async def test_viewer_sees_a_captured_task_without_what_is_in_it(place: Place) -
     assert listed["tasks"] == [shown]
 
 
-async def test_every_route_is_in_the_table(place: Place) -> None:
+@pytest.mark.parametrize("role", Role)
+async def test_door_of_the_store_opens_for_every_role_of_the_namespace(role: Role, place: Place) -> None:
+    """What is done inside has its own table: `test_calls.py`."""
     await place.open()
     assert place.server is not None
-    assert {sample.route for sample in SAMPLES} == {route.name for route in ROUTES}
+    for principal, status in ((everywhere(role), 400), (limited(role), 400), (in_another_namespace(role), 403)):
+        place.caller.principal = principal
+        for route in STORE_ROUTES:
+            answer = await Client(place.server).send("POST", f"/v1/{route}", NOT_MESSAGEPACK)
+            assert answer.status == (200 if status == 400 and route == "store.about" else status), (route, answer)
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_page_shows_what_the_role_may_see(role: Role, place: Place) -> None:
+    await place.open()
+    assert place.server is not None
+    for principal in (everywhere(role), limited(role), in_another_namespace(role)):
+        place.caller.principal = principal
+        looks = principal == everywhere(role) and role in LOOKS.split()
+        for path in PAGES:
+            answer = await Client(place.server).send("GET", path)
+            assert answer.status == (200 if looks or path != "/metrics" else 403), (path, principal, answer)
+            if path == "/health":
+                assert ("namespaces" in answer.json) is looks
+
+
+async def test_every_route_of_a_server_is_in_a_table() -> None:
+    server = application("memory://")
+    served = [route.name for route in server.routes]
+    assert sorted(served) == sorted({sample.route for sample in SAMPLES} | set(STORE_ROUTES))
+    assert server._pages == PAGES
+    await server.close()

@@ -151,19 +151,21 @@ def lease_in_the_middle(one: Broker, two: Broker, url: str, monkeypatch: pytest.
     return [first, rivals[0].result()]
 
 
-def lease_before_gates_are_written(broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch) -> list[Background[int]]:
+def lease_before_gates_are_written(
+    broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch, by: str = "set_gates"
+) -> list[Background[int]]:
     """Let a broker lease two items when a transaction is about to write the gates of a queue. What it does then."""
-    set_gates = Batch.set_gates
+    write = getattr(Batch, by)
     rivals: list[Background[int]] = []
 
     def begin_another(batch: Batch, *values: Any) -> None:
-        monkeypatch.setattr(Batch, "set_gates", set_gates)
+        monkeypatch.setattr(Batch, by, write)
         done: list[int] = []
         rivals.append(Background(lambda: done.append(len(broker.lease("jobs", 2))) or done[0]))
         wait_until(url, lambda: bool(done))
-        set_gates(batch, *values)
+        write(batch, *values)
 
-    monkeypatch.setattr(Batch, "set_gates", begin_another)
+    monkeypatch.setattr(Batch, by, begin_another)
     return rivals
 
 
@@ -187,7 +189,7 @@ def test_retry_after_loses_no_lease_that_is_counted_beside_it(
 ) -> None:
     with two_brokers(postgres_url) as (one, two):
         (lease,) = one.lease("jobs")
-        rivals = lease_before_gates_are_written(two, postgres_url, monkeypatch)
+        rivals = lease_before_gates_are_written(two, postgres_url, monkeypatch, by="write_queues")
         until, version = Instant(one.core.clock.now() + SECOND), one.get_queue("jobs").version
         verdict = RetryVerdict(0, Status.PENDING)
         one.submit(Settle(lease.token, OutcomeKind.RELEASED, verdict, version, close_until=until))

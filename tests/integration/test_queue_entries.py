@@ -1,6 +1,6 @@
 """Feed entries of a queue, which are of no item: on every store, over HTTP, and on the command line.
 
-Pausing a queue writes such an entry here, by the function of the store, in the transaction of the pause.
+Pausing a queue writes such an entry here, by the function of the rules, in the transaction of the pause.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from tests.terminal.cli import Cli
 
 from redrive import Broker, FeedKind, connect, connect_async
 from redrive.contract.admin_calls import SetPaused
-from redrive.stores.relational import feed, verdicts
-from redrive.stores.rules import feed as rules_feed
 from redrive.stores.rules.dispatch import CALL_RULES
+from redrive.stores.rules.feed import append_queue_event
 from redrive.stores.rules.state import State
 from redrive.testing.conformance.actions import Background, kill
 from redrive.testing.fake_clock import FakeClock
@@ -28,21 +27,14 @@ WHY = "20 failures within 1m, the last with password=hunter2"
 @pytest.fixture(autouse=True)
 def entries_of_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is paused or resumed has an entry of its breaker."""
-    in_rules, in_sql = CALL_RULES[SetPaused], verdicts.audit
+    set_paused = CALL_RULES[SetPaused]
 
-    def by_rules(state: State, call: SetPaused) -> Any:
+    def with_entry(state: State, call: SetPaused) -> Any:
         kind = FeedKind.BREAKER_OPENED if call.paused else FeedKind.BREAKER_CLOSED
-        rules_feed.append_queue_event(state, kind, call.name, title=WHY, actor=call.actor, breaker="network")
-        return in_rules(state, call)
+        append_queue_event(state, kind, call.name, title=WHY, actor=call.actor, breaker="network")
+        return set_paused(state, call)
 
-    def by_sql(batch: Any, actor: str, verb: str, queue: Any, *rest: Any) -> None:
-        in_sql(batch, actor, verb, queue, *rest)
-        kinds = {"pause_queue": FeedKind.BREAKER_OPENED, "resume_queue": FeedKind.BREAKER_CLOSED}
-        if verb in kinds:
-            feed.append_queue_event(batch, kinds[verb], queue, title=WHY, actor=actor, breaker="network")
-
-    monkeypatch.setitem(CALL_RULES, SetPaused, by_rules)
-    monkeypatch.setattr(verdicts, "audit", by_sql)
+    monkeypatch.setitem(CALL_RULES, SetPaused, with_entry)
 
 
 @pytest.fixture

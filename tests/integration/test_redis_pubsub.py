@@ -15,6 +15,7 @@ from tests.servers.redis import Cluster, Server
 from tests.until import until
 
 from redrive.errors import Closed
+from redrive.stores import notifications
 from redrive.stores.redis import connection as redis_connection
 from redrive.stores.redis import pubsub
 from redrive.stores.redis.pubsub import PubSub
@@ -25,7 +26,7 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 @pytest.fixture(autouse=True)
 def _no_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is heard is heard, and not found by the look that is behind it."""
-    monkeypatch.setattr(pubsub, "POLL_SECONDS", 1e9)
+    monkeypatch.setattr(notifications, "POLL_SECONDS", 1e9)
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_what_is_untold_at_the_end_is_told(opened: Callable[..., PubSub], redis_
 def test_lost_listener_listens_again(
     opened: Callable[..., PubSub], redis_server: Server, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(notifications, "RETRY_SECONDS", 0.0)
     one, two = opened(redis_server.url), opened(redis_server.url)
     until(lambda: len(admin.client_list(_type="pubsub")) == 2)  # those of tests before are gone
     for number in range(3):
@@ -116,7 +117,7 @@ def test_lost_sender_is_replaced(opened: Callable[..., PubSub], redis_server: Se
 def test_listener_that_the_network_forgot_listens_again(
     opened: Callable[..., PubSub], redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pubsub, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(notifications, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(pubsub, "PING_SECONDS", 0.01)
     monkeypatch.setattr(pubsub, "SILENCE_SECONDS", 0.3)
     proxy = RedisProxy(redis_server.port)
@@ -141,7 +142,7 @@ def test_whoever_waits_looks_by_himself_each_second(
 ) -> None:
     one = opened(redis_server.url)
     assert one.received() == set()
-    monkeypatch.setattr(pubsub, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(notifications, "POLL_SECONDS", 0.0)
     assert one.received() is None
 
 
@@ -158,7 +159,7 @@ def test_server_that_is_away_is_asked_again_later_and_not_all_the_time(
         monkeypatch.setattr(RedisClient, "dial", lambda self: dialled.append(self) or dial(self))
         began = time.monotonic()
         assert [one.received() for _ in range(100)].count(None) <= 1 + len(dialled)
-        assert len(dialled) <= 2 + (time.monotonic() - began) / pubsub.RETRY_SECONDS
+        assert len(dialled) <= 2 + (time.monotonic() - began) / notifications.RETRY_SECONDS
         server.start()
         end = time.monotonic() + PATIENCE_SECONDS
         while one.received() is not None:

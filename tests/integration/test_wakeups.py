@@ -19,8 +19,7 @@ from tests.until import until
 from redrive import Broker, connect
 from redrive.broker import notifier
 from redrive.model.duration import HOUR
-from redrive.stores.postgres import listen_notify as postgres_notices
-from redrive.stores.redis import pubsub as redis_notices
+from redrive.stores import notifications
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
@@ -35,9 +34,8 @@ def url(request: pytest.FixtureRequest) -> str:
 def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who hears something was rung for: nobody asks by himself."""
     monkeypatch.setattr(notifier, "POLL_INTERVAL", HOUR)
-    monkeypatch.setattr(postgres_notices, "LOOK_EVERY", HOUR)
-    monkeypatch.setattr(redis_notices, "POLL_SECONDS", 3600.0)
-    monkeypatch.setattr(redis_notices, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(notifications, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(notifications, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ def _end(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
 def _change(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:
     if not twins.ids[0]:
         return None
-    verb = pick.choice(sorted(MANUAL_VERBS))
+    verb = pick.choice(sorted(MANUAL_VERBS - {Verb.RESCHEDULE}))  # which the frozen store does not know
     positions = [pick.randrange(len(twins.ids[0])) for _ in range(pick.choice([1, 2, 6]))]
     to = pick.choice([None, None, *QUEUES]) if verb in (Verb.REDRIVE, Verb.MOVE) else None
     kind = OutcomeKind.FAILED if verb is Verb.FAIL else OutcomeKind.BURIED

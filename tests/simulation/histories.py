@@ -23,7 +23,7 @@ from tests.simulation.twins import QUEUES, Ask, Twins, by_queue
 from redrive import Broker, Dead, DeadReason, Lease, RetryVerdict, Status, new_item
 from redrive.clock import Instant
 from redrive.contract.item_calls import NewItem, Put, Settle
-from redrive.contract.maintenance_calls import Receive
+from redrive.contract.maintenance_calls import ApplyRetention, Receive
 from redrive.contract.queries import GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, ListOperations, ReadFeed
 from redrive.model.breaker import Breaker
 from redrive.model.duration import SECOND
@@ -245,6 +245,12 @@ def queue_changes(twins: Twins, pick: random.Random) -> None:
     }
     verb = pick.choice(("resume", "resume", *verbs))
     twins.ask(f"{verb} {queue}", verbs[verb])
+    if verb == "delete":  # a store may remove the items at the next retention, and then counts them
+        twins.ask("sweep", lambda side, broker: sweep(broker, twins.clocks[side].now()))
+
+
+def sweep(broker: Broker, now: Instant) -> None:
+    broker.core.store.commit([ApplyRetention()], now)
 
 
 def change_gates(twins: Twins, pick: random.Random) -> None:

@@ -34,6 +34,8 @@ SEARCH, TOMBSTONES = "redrive_search", "redrive_search_tombstone"
 _ID = re.compile("[0-9a-f]{32}")
 _NUMBERS = re.compile(rb'"(mark|position)":\d+')
 """In the data of an operation: they are beside its items, whose numbers are shown as places."""
+_NO_LIMIT = b'"limit":null,'
+"""In the data of an operation: the frozen store does not know it."""
 
 
 def all_rows(path: Path) -> dict[str, list[Any]]:
@@ -105,7 +107,7 @@ def _replace_operation_numbers(tables: dict[str, list[Row]]) -> None:
     it got is seen by what it changes next."""
     ids = {row["number"]: row["id"] for row in tables["redrive_operation"]}
     for row in tables["redrive_operation"]:
-        row["data"] = _NUMBERS.sub(rb'"\1":0', row["data"])
+        row["data"] = _NUMBERS.sub(rb'"\1":0', row["data"]).replace(_NO_LIMIT, b"")
     for row in tables["redrive_operation_item"]:
         row["operation"] = ids[row["operation"]]
 

@@ -28,6 +28,7 @@ from tests.simulation.test_state_machine import NO_LIMITS, QUEUES, BrokerMachine
 from tests.sizes import THOROUGH
 
 from redrive import Item
+from redrive.contract.admin_calls import StepOperation
 from redrive.contract.maintenance_calls import Import
 from redrive.model.operation import Operation
 from redrive.wire.error_codec import ERROR_BY_CODE
@@ -41,7 +42,7 @@ FLOORS = dict.fromkeys(
         *("undo", "undone to dead", "undone to a dead queue", "move", "moved dead", "redrive", "redriven elsewhere"),
         *("purge", "imported", "imported twice", "imported as a dead letter", "operations", "canaries", "cancelled"),
         *("redrive of many", "retry of many", "archive of many", "restore of many", "move of many", "bury of many"),
-        *("purge of many", "operation undone", "left out"),
+        *("purge of many", "operation undone", "left out", "limits reached"),
     ),
     0.02,
 )
@@ -51,6 +52,7 @@ VERBS = (
     *(("bury", "pending"), ("bury", "failed"), ("undo", "pending")),
 )
 """What operations do, and the status of items that they are for."""
+MEANWHILE = ("nothing", "a death", "a pause", "a cancellation", "a crash")
 BY_HAND = ("undo", "move", "redrive", "purge", "move")
 REVERSE = {
     "redrive": ("undo", "pending"),
@@ -201,19 +203,24 @@ class OperationMachine(BrokerMachine):
         )
         twins = self.in_order(where)
         options: dict[str, Any] = {"to": pick.choice(QUEUES)} if verb == "move" else {}
+        limit = options["limit"] = pick.choice([None, None, 3, 4])
+        expected = len(twins) if limit is None else min(len(twins), limit)
         if verb == "purge":
-            options["confirm"] = len(twins)
+            options["confirm"] = expected
         if verb in ("redrive", "retry"):
             options["canary"] = pick.choice([0, 0, 1, 2])
         operation = self.broker.start_operation(verb, **options, **where.given())
-        assert operation.expected == len(twins)
-        meanwhile, at_once = pick.choice(["nothing", "a death", "a pause", "a cancellation"]), pick.choice([1, 2, 250])
+        assert operation.expected == expected
+        meanwhile, at_once = pick.choice(MEANWHILE), pick.choice([1, 2, 250])
         if meanwhile == "a death":
             self.put_failed("mails", 0, None, ALREADY_FINAL, False)
         elif meanwhile == "a pause":
             self.broker.pause_operation(operation.id)
             assert self.broker.run_operation(operation.id, at_once=at_once).changed == 0
             self.broker.resume_operation(operation.id)
+        elif meanwhile == "a crash":  # the first step is made, and again by a process that does not know it
+            for _ in range(2):
+                self.broker.submit(StepOperation(operation.id, 0, at_once))
         self.run_to_its_end(operation, verb, twins, options, at_once, meanwhile == "a cancellation")
         suited = [(id, done) for id, done in self.operations if done.verb in REVERSE]
         if suited and pick.random() < 0.5:
@@ -222,10 +229,12 @@ class OperationMachine(BrokerMachine):
     def run_to_its_end(
         self, operation: Operation, verb: str, twins: list[Twin], options: dict[str, Any], at_once: int, cancel: bool
     ) -> None:
-        naive, most = NaiveOperation(verb), options.get("canary") or len(twins) + 1
+        naive, limit = NaiveOperation(verb), options["limit"] or len(twins) + 1
+        most = options.get("canary") or limit
         left = run(self.naive, naive, twins, most, options.get("to"), operation.id, None)
         done = self.broker.run_operation(operation.id, at_once=at_once)
-        if len(naive.changed) == most:
+        self.tally["limits reached"] += len(naive.changed) == limit
+        if len(naive.changed) == most != limit:
             assert done.status == "watching"
             self.tally["canaries"] += 1
             if cancel:
@@ -233,7 +242,8 @@ class OperationMachine(BrokerMachine):
                 self.tally["cancelled"] += 1
             else:
                 self.broker.resume_operation(operation.id, skip_canaries=True)
-                run(self.naive, naive, left, len(left) + 1, options.get("to"), operation.id, None)
+                run(self.naive, naive, left, limit - most, options.get("to"), operation.id, None)
+                self.tally["limits reached"] += len(naive.changed) == limit
                 done = self.broker.run_operation(operation.id, at_once=at_once)
         self.has_ended(done, naive)
 

@@ -180,6 +180,18 @@ def test_redrive_to_another_queue_with_a_rate(cli: Cli) -> None:
     cli("dead", "redrive", "--all", "--rate", "fast", exits=2)
 
 
+def test_limit_changes_the_oldest_only(cli: Cli) -> None:
+    chosen = ("dead", "redrive", "-q", "mails", "--limit", "3")
+    assert "3 of 20 items would be changed" in cli(*chosen, "--dry-run").stdout
+    assert "this would redrive 3 items, and --yes 20 was given" in cli(*chosen, "--yes", "20", exits=10).stderr
+    assert "finished, 3 of 3 changed, limit 3" in cli(*chosen, "--yes", "3").stdout
+    edited = cli.json("dead", "redrive", "-q", "mails", "--edit", '{"to": "x"}', "--limit", "2", "--yes", "2")
+    assert (edited["matched"], edited["changed"]) == (2, 2)
+    ids = [item["id"] for item in cli.json("dead", "list", "-q", "mails", "--limit", "4")["items"]]
+    assert cli.json("dead", "archive", *ids, "--limit", "1")["changed"] == 1
+    cli("dead", "archive", "--all", "--limit", "0", exits=2)
+
+
 def test_canaries_hold_the_rest_back_until_they_have_completed(cli: Cli) -> None:
     chosen = ("dead", "redrive", "-q", "mails", "--canary", "3", "--yes", "20")
     watching = cli.json(*chosen, "--wait", "10ms", exits=11)

@@ -26,6 +26,7 @@ from redrive.worker.ipc import (
     FrameInvalid,
     FromChild,
     FromZygote,
+    JobReport,
     Kill,
     Stop,
     ToChild,
@@ -34,6 +35,7 @@ from redrive.worker.ipc import (
 )
 from redrive.worker.process_exit import Exit
 
+TOKEN = Token("2" * 48)
 Pair = tuple[socket.socket, socket.socket]
 
 
@@ -46,7 +48,7 @@ def pair() -> Iterator[Pair]:
 
 def lease(payload: bytes = b"{}") -> Lease:
     return Lease(
-        id=ItemId("1" * 32), token=Token("2" * 48), queue="jobs", payload=payload, content_type="application/json",
+        id=ItemId("1" * 32), token=TOKEN, queue="jobs", payload=payload, content_type="application/json",
         headers={"task": "send", "schlüssel": "ü"}, priority=5, put_at=Instant(1), deliveries=2, attempts=1,
         failures=0, losses=1, redrives=0, leased_at=Instant(2), deadline=Instant(3), first_leased_at=Instant(2),
         expire_deadline=None, overrides=Overrides(max_losses=7), worker="w",
@@ -73,8 +75,8 @@ ENDS: list[Outcome] = [
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: type(end).__name__)
 def test_every_way_to_end_comes_back_as_it_was(pair: Pair, end: Outcome) -> None:
-    Channel(pair[0], FromChild).send(end)
-    assert Channel(pair[1], FromChild).receive() == [end]
+    Channel(pair[0], FromChild).send(JobReport(TOKEN, end, 0.5))
+    assert Channel(pair[1], FromChild).receive() == [JobReport(TOKEN, end, 0.5)]
 
 
 def test_lease_comes_back_as_it_was(pair: Pair) -> None:
@@ -146,6 +148,22 @@ def test_rubbish_is_noticed(pair: Pair, rubbish: bytes) -> None:
         Channel(pair[1], FromChild).receive()
 
 
+def test_what_came_before_rubbish_is_kept_and_what_comes_after_is_dropped(pair: Pair) -> None:
+    says: Channel[FromChild] = Channel(pair[0], FromChild)
+    hears: Channel[FromChild] = Channel(pair[1], FromChild)
+    says.send(JobReport(TOKEN, Completed(), 0.5))
+    pair[0].send(b"\x01\x00\x00\x00\xc1")
+    says.send(JobReport(TOKEN, Completed(), 0.7))
+    with pytest.raises(FrameInvalid) as raised:
+        hears.receive()
+    assert raised.value.before == [JobReport(TOKEN, Completed(), 0.5)]
+    says.send(JobReport(TOKEN, Completed(), 0.9))
+    assert hears.receive() == []
+    pair[0].close()
+    assert hears.receive() == []
+    assert hears.has_ended
+
+
 def test_socket_goes_along_with_its_frame(pair: Pair) -> None:
     says: Channel[FromZygote] = Channel(pair[0], FromZygote)
     hears: Channel[ToZygote] = Channel(pair[1], ToZygote)
@@ -154,15 +172,15 @@ def test_socket_goes_along_with_its_frame(pair: Pair) -> None:
     with first, second:
         with one, two:
             says.send(Kill(7))
-            says.send_with(Fork(1), one)
-            says.send_with(Fork(2), two)
+            says.send_with(Fork(1, 0), one)
+            says.send_with(Fork(2, 0), two)
         frames: list[ToZygote] = []
         descriptors: list[int] = []
         while len(frames) < 3:
             more, others = hears.receive_with()
             frames += more
             descriptors += others
-        assert frames == [Kill(7), Fork(1), Fork(2)]
+        assert frames == [Kill(7), Fork(1, 0), Fork(2, 0)]
         for mine, descriptor in zip((first, second), descriptors, strict=True):
             with socket.socket(fileno=descriptor) as theirs:
                 mine.send(b"x")

@@ -165,6 +165,7 @@ USES: dict[str, Use] = {
     "redrive": on_dead("redrive"),
     "redrive_edited": lambda broker: broker.redrive_edited([_NOWHERE], edit=str),
     "release": on_lease("release"),
+    "reschedule": on_dead("reschedule"),
     "restore": on_dead("restore"),
     "result": lambda broker: broker.result(_NOWHERE),
     "resume_operation": on_operation("resume_operation"),

@@ -31,10 +31,10 @@ RESTING = [status for status in Status if status not in (Status.ACTIVE, Status.M
 
 # The verbs that apply to an item in each status, when it is no dead letter (a dead one always is) and when it is one.
 APPLIES = {
-    (Status.PENDING, False): "archive bury done drop fail move",
-    (Status.FAILED, False): "archive bury done drop fail move retry",
-    (Status.PENDING, True): "archive bury done drop fail move redrive",
-    (Status.FAILED, True): "archive bury done drop fail move redrive retry",
+    (Status.PENDING, False): "archive bury done drop fail move reschedule",
+    (Status.FAILED, False): "archive bury done drop fail move reschedule retry",
+    (Status.PENDING, True): "archive bury done drop fail move redrive reschedule",
+    (Status.FAILED, True): "archive bury done drop fail move redrive reschedule retry",
     (Status.DEAD, True): "archive done drop move redrive retry",
     (Status.ARCHIVED, False): "done drop purge restore",
     (Status.COMPLETED, False): "archive drop",

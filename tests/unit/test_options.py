@@ -13,10 +13,19 @@ from redrive.broker.flows import operations
 from redrive.capture.capture_settings import CaptureOptions, CaptureSettings
 from redrive.connect import _open_core
 from redrive.errors import InvalidInput
+from redrive.mailbox import AsyncMailbox, Mailbox
 from redrive.model import declaration
 from redrive.model.declaration import options_of, texts_of
 from redrive.model.filter import Filter
-from redrive.model.options import Conditions, ConnectOptions, ItemOptions, OperationOptions, StartOptions
+from redrive.model.options import (
+    Conditions,
+    ConnectOptions,
+    ItemOptions,
+    MessageOptions,
+    OperationOptions,
+    PlanConditions,
+    StartOptions,
+)
 from redrive.model.queue import QueueSettings
 from redrive.model.queue_options import QueueOptions
 from redrive.server.field_types import FilterFields
@@ -30,6 +39,7 @@ DECLARED = (
     *(PutOptions, QueueOptions, StartOptions, TaskOptions),
 )
 FACES = (Broker, AsyncBroker)
+MAILBOXES = (Mailbox, AsyncMailbox)
 OF_JSON_ITEMS = {"payload", "encoding", "kind", "reference"}
 """Fields of an item in JSON that say how its payload and headers are written."""
 
@@ -78,11 +88,9 @@ def test_text_names_the_default(declared: Any, function: Callable[..., Any]) -> 
         (connect, ConnectOptions),
         (connect_async, ConnectOptions),
         *((face.put, ItemOptions) for face in FACES),
-        *(
-            (getattr(face, name), Conditions)
-            for face in FACES
-            for name in ("find", "count", "export", "plan_operation")
-        ),
+        *((method, MessageOptions) for box in MAILBOXES for method in (box.send, box.request)),
+        *((getattr(face, name), Conditions) for face in FACES for name in ("find", "count", "export")),
+        *((face.plan_operation, PlanConditions) for face in FACES),
         *((getattr(face, name), QueueOptions) for face in FACES for name in ("create_queue", "update_queue")),
         *((face.start_operation, StartOptions) for face in FACES),
     ],

@@ -82,3 +82,14 @@ def test_indexing_never_fails_and_leaves_nothing_unstorable(text: str, payload: 
         assert word
         assert "\0" not in word
         word.encode()
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=300))
+def test_ascii_is_split_as_any_other_text(text: str) -> None:
+    """ASCII has a faster way. A letter beyond it, at the end and alone, takes the other one."""
+    assert [*tokenize(text), "é"] == tokenize(f"{text} é")
+
+
+def test_errors_that_are_alike_do_not_share_the_words_of_their_payloads() -> None:
+    first, second = (search_terms_of("E", "boom", payload, "text/plain") for payload in (b"one", b"two"))
+    assert (first, second) == ({"e", "boom", "one"}, {"e", "boom", "two"})

@@ -113,6 +113,7 @@ REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
     "items.fail": (400, "invalid_input", {"ids": [NO_ID]}),
     "items.bury": (404, "item_not_found", {"ids": [NO_ID]}),
     "items.move": (400, "invalid_name", {"ids": [NO_ID], "to": "no name"}),
+    "items.reschedule": (400, "invalid_input", {"ids": [NO_ID], "delay": 1, "enqueue_at": "2100-01-01T00:00:00Z"}),
     "items.undo": (404, "item_not_found", {"ids": [NO_ID]}),
     "items.hold": (400, "invalid_input", {"ids": [NO_ID]}),
     "items.unhold": (400, "invalid_name", {"held_by": ""}),
@@ -269,14 +270,18 @@ async def _(bench: Bench) -> None:
         {"payload": "text", "encoding": "utf8", "idempotency_key": "k"},
         {"payload": "text", "encoding": "utf8", "idempotency_key": "k"},
         {"payload": 1, "enqueue_at": "2100-01-01T00:00:00Z", "retry": RETRY, "max_attempts": 7, "max_losses": 0},
+        {"payload": 1, "delay": "1h", "expire_at": "2100-01-01T00:00:00Z"},
     ]
     with_key = await bench.ok("queue.produce", queue="jobs", items=items)
-    assert [item["duplicate"] for item in with_key["items"]] == [False, False, True, False]
+    assert [item["duplicate"] for item in with_key["items"]] == [False, False, True, False, False]
     leased = (await bench.ok("queue.lease", queue="jobs", limit=10))["items"]
     assert [item["payload"] for item in leased] == [{"n": 1}, "text"]
     assert (leased[0]["kind"], leased[0]["reference"], leased[0]["headers"]["a"]) == ("welcome", "r-1", "b")
     assert (leased[1]["encoding"], leased[1]["content_type"]) == ("utf8", "text/plain; charset=utf-8")
     later = await bench.ok("items.get", id=with_key["items"][3]["id"])
+    assert (await bench.ok("items.get", id=with_key["items"][4]["id"]))[
+        "expire_deadline"
+    ] == "2100-01-01T00:00:00.000000Z"
     assert later["overrides"] == {"max_attempts": 7, "max_losses": 0, "retry": RETRY}
 
 
@@ -436,6 +441,14 @@ async def _(bench: Bench) -> None:
     assert answer["items"][0]["queue"] == "morgue"
 
 
+@story("items.reschedule")
+async def _(bench: Bench) -> None:
+    id = await bench.put()
+    answer = await bench.ok("items.reschedule", ids=[id], enqueue_at="2100-01-01T00:00:00Z", note="not now")
+    assert answer["items"][0]["ready_at"] == "2100-01-01T00:00:00.000000Z"
+    assert (await bench.ok("items.get", id=id))["history"][-1]["note"] == "not now"
+
+
 @story("items.undo")
 async def _(bench: Bench) -> None:
     id = await bench.dead()
@@ -508,6 +521,8 @@ async def _(bench: Bench) -> None:
     assert (await bench.ok("dead.purge", ids=[await bench.archived()]))["items"][0]["status"] == "removed"
     await bench.archived()
     assert (await bench.ok("dead.purge", queue="jobs", confirm=1))["operation"]["expected"] == 1
+    listed = [await bench.archived(), await bench.archived()]
+    assert (await bench.ok("dead.purge", ids=listed, limit=1, confirm=1))["operation"]["limit"] == 1
 
 
 @story("operations.start")
@@ -515,9 +530,13 @@ async def _(bench: Bench) -> None:
     await bench.put()
     plan = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", dry_run=True)
     assert plan["plan"]["queues"] == {"morgue": 1}
+    await bench.put()
+    plan = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", limit=1, dry_run=True)
+    assert (plan["plan"]["total"], plan["plan"]["queues"]) == (2, {"morgue": 1})
     started = await bench.ok("operations.start", verb="move", queue="jobs", to="morgue", actor="ann")
     assert started["operation"]["actor"] == "ann"
     options = {"to": "morgue", "rate": 5.0, "canary": 2, "canary_success_ratio": 0.5, "note": "why", "actor": "ann"}
+    options["limit"] = 3
     assert {*options} == {*OperationOptions.__annotations__} - {"confirm", "paused"}
     for call in ({"verb": "redrive", "paused": True, **options}, options):
         told = await bench.ok("operations.start" if "verb" in call else "dead.redrive", queue="jobs", **call)

@@ -90,6 +90,7 @@ def test_options_hold_for_one_put(app: App, broker: Broker) -> None:
         at = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
         later = broker.get(work.options(headers={"a": "1"}).options(headers={"b": "2"}, enqueue_at=at).put().id)
         held = broker.get(work.options(held_by="me").put().id)
+        until = broker.get(work.options(expire_at=at).put().id)
     assert (plain.priority, plain.overrides.max_attempts, plain.headers) == (7, 9, {"task": "work"})
     assert plain.expire_deadline == plain.put_at + 3_600_000_000
     assert (item.priority, item.ready_at, item.idempotency_key) == (2, item.put_at + 300_000_000, "k")
@@ -97,6 +98,7 @@ def test_options_hold_for_one_put(app: App, broker: Broker) -> None:
     assert item.overrides == Overrides(3, 1, RetryPolicy(2))
     assert (later.headers["a"], later.headers["b"], later.ready_at) == ("1", "2", later.put_at + 600_000_000)
     assert held.held_by == ("me",)
+    assert until.expire_deadline == until.put_at + 600_000_000
 
 
 @pytest.mark.parametrize(

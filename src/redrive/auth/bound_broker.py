@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from redrive.contract.queries import Page
 from redrive.errors import Forbidden
 from redrive.model.filter import Filter
 from redrive.model.item import Item
+from redrive.model.options import Conditions
 from redrive.model.queue import Queue
 
 _T = TypeVar("_T")
@@ -129,15 +130,31 @@ class BoundBroker(AsyncBroker):
         self._check_shown(items, redacted)
         return items
 
-    async def find(self, where: Filter | None = None, *, redacted: bool = True, **conditions: Any) -> Page:
+    async def find(
+        self,
+        where: Filter | None = None,
+        *,
+        order: str = "newest",
+        limit: int = 50,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Unpack[Conditions],
+    ) -> Page:
         """A page of items; unredacted, for those who may see that in the queue that is asked for, or in all."""
         self._check_search(where, conditions, redacted)
-        return await super().find(where, redacted=redacted, **conditions)
+        return await super().find(where, order=order, limit=limit, cursor=cursor, redacted=redacted, **conditions)
 
-    def export(self, where: Filter | None = None, *, redacted: bool = True, **conditions: Any) -> AsyncIterator[bytes]:
+    def export(
+        self,
+        where: Filter | None = None,
+        *,
+        cursor: str | None = None,
+        redacted: bool = True,
+        **conditions: Unpack[Conditions],
+    ) -> AsyncIterator[bytes]:
         """Items as lines of JSON; unredacted, for those who may see that in the queue that is asked for, or in all."""
         self._check_search(where, conditions, redacted)
-        return super().export(where, redacted=redacted, **conditions)
+        return super().export(where, cursor=cursor, redacted=redacted, **conditions)
 
     def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:
         """Refused: a hook is of the program, not of a caller."""
@@ -152,7 +169,7 @@ class BoundBroker(AsyncBroker):
             if item is not None and not redacted:
                 self._check_unredacted(item.queue)
 
-    def _check_search(self, where: Filter | None, conditions: Mapping[str, Any], redacted: bool) -> None:
+    def _check_search(self, where: Filter | None, conditions: Conditions, redacted: bool) -> None:
         if not redacted:
             self._check_unredacted(conditions.get("queue") if where is None else where.queue)
 

@@ -19,7 +19,7 @@ from redrive.cli.store_target import finish_moves
 from redrive.model.declaration import texts_of
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import OperationOptions
+from redrive.model.options import OperationOptions, PlanOptions
 from redrive.model.text import format_counts, pluralize
 
 if TYPE_CHECKING:
@@ -124,7 +124,10 @@ def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operatio
 
             def progress(now: Operation) -> None:
                 watching = now.status is OperationStatus.WATCHING
-                shown.at(now.examined, f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title)
+                shown.at(
+                    now.examined if now.limit is None else now.changed,
+                    f"{title}: waits for {len(now.canary_ids)} canaries" if watching else title,
+                )
 
             progress(broker.get_operation(operation.id))
             return broker.run_operation(operation.id, wait=wait, progress=progress)
@@ -144,6 +147,10 @@ FOREVER = "36500d"
 """How long whoever gives no time waits for an operation to end."""
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_OF_OPERATIONS = ("limit", "rate", "no_wait", "canary")
+"""What only an operation can do."""
+OF_MANY = ("dry_run", "note", "wait", "yes", *_OF_OPERATIONS)
+"""Options of a change of all items that match."""
 
 
 def parse_rate(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -162,6 +169,7 @@ def operation_options(function: _F) -> _F:
         click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
         click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
         click.option("--note", metavar="TEXT", help=TEXTS["note"]),
+        click.option("--limit", type=click.IntRange(1), metavar="N", help=TEXTS["limit"]),
         click.option("--rate", callback=parse_rate, metavar="N/s", help=TEXTS["rate"]),
     ):
         function = option(function)
@@ -170,7 +178,7 @@ def operation_options(function: _F) -> _F:
 
 def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
     """Whether nothing was asked for that only an operation can do: items that were named are then changed at once."""
-    return not dry_run and not any(options.get(name) for name in ("rate", "no_wait", "canary"))
+    return not dry_run and not any(options.get(name) for name in _OF_OPERATIONS)
 
 
 def check_wait(no_wait: bool) -> None:
@@ -197,13 +205,15 @@ def run(
     """
     check_wait(no_wait)
     if dry_run:
-        print_plan(broker.plan_operation(verb, to=options.get("to"), **where))
+        planned: dict[str, Any] = {name: options.get(name) for name in PlanOptions.__annotations__}
+        print_plan(broker.plan_operation(verb, **planned, **where))
         return
     final = verb == "purge"
     count = broker.count(**where)
     if not count:
         print_json({"matched": 0, "operation": None}) if as_json() else print_line("Nothing matches; nothing was done.")
         click.get_current_context().exit(error_output.NOTHING)
+    count = min(count, options.get("limit") or count)
     if not named or yes is not None:
         confirm(verb, count, yes, final=final)
     if final:
@@ -232,7 +242,8 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
         return
     id = short(operation.id)
     of = "" if operation.expected is None else f" of {operation.expected:,}"
-    print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed")
+    limit = "" if operation.limit is None else f", limit {operation.limit:,}"
+    print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed{limit}")
     if operation.skipped:
         print_line(f"  left out: {format_counts(operation.skipped)}")
         for code, samples in operation.samples.items():

@@ -55,6 +55,7 @@ QUEUE_COMMANDS = {
     "push": ("redrive.cli.commands.queue_push:push", "Put items into a queue."),
     "drop": ("redrive.cli.commands.queue_items:drop", "Drop single items: they can be restored for a time."),
     "retry": ("redrive.cli.commands.queue_items:retry", "Try dead or failed items again, where they are."),
+    "reschedule": ("redrive.cli.commands.queue_items:reschedule", "Change from when items that wait may be leased."),
     "fail": (
         "redrive.cli.commands.queue_items:fail",
         "Count a failure against items: tried again or dead, as the settings say.",

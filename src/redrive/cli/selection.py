@@ -200,12 +200,20 @@ def moment(text: str) -> str | datetime:
         pass
     else:
         return text
+    return instant(text, "neither how long ago, as in 30m, 2h or 7d, nor")
+
+
+def parse_instant(context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
+    """A date and time of an option, or None."""
+    return None if text is None else instant(text)
+
+
+def instant(text: str, what_not: str = "not") -> datetime:
+    """A date and time, which is UTC unless it says otherwise."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither how long ago, as in 30m, 2h or 7d, nor a time, as in 2026-07-01T03:00"
-        ) from None
+        raise click.BadParameter(f"{text!r} is {what_not} a time, as in 2026-07-01T03:00") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 

@@ -8,12 +8,12 @@ registered, and holds when a worker dies, and when somebody brings a dead letter
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.broker import Broker
 from redrive.broker.flows import external_polls, registrations
 from redrive.broker.worker_session import Completed, Outcome
@@ -68,33 +68,27 @@ class _Done(msgspec.Struct):
             self.new += 1
 
 
-class Poller:
+class Poller(BackgroundThread):
     """Lists one external queue again and again, in a thread of its own, from `start` to `close`."""
 
     def __init__(self, broker: Broker, queue: str, options: ExternalOptions) -> None:
+        super().__init__(queue)
         self._broker = broker
         self._queue = queue
         self._options = options
         self._list = resolve_program(options.list)[0]
         self._known = KnownObjects(broker, queue)
         self._name = worker_name()
-        self._end = threading.Event()
-        self._run: CommandProcess | None = None
+        self._listing: CommandProcess | None = None
         self._problem: str | None = None
         """What was wrong with an object of the last listing."""
-        self._thread = threading.Thread(target=self._poll_on, name=f"redrive-{queue}", daemon=True)
-
-    def start(self) -> None:
-        """Begin, at once."""
-        self._thread.start()
 
     def close(self) -> None:
         """Stop. A listing that runs is ended."""
         self._end.set()
-        if (run := self._run) is not None:
+        if (run := self._listing) is not None:
             run.stop()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().close()
 
     def poll(self) -> int:
         """List once. Gives how many objects were put. What goes wrong is in the log, and registered with the listing:
@@ -119,7 +113,7 @@ class Poller:
             self._record(begun_at, len(items), new, problem)
         return new
 
-    def _poll_on(self) -> None:
+    def _run(self) -> None:
         clock = self._broker.core.clock
         request, due_at = self._request(()), clock.now()
         while not self._end.is_set():
@@ -155,7 +149,7 @@ class Poller:
     def _listed(self) -> tuple[list[NewItem], str | None]:
         """What there is, and what is wrong with an object that is left out."""
         variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker.core.store.namespace}
-        self._run = run = CommandProcess(self._list, b"", variables, keep_output=True)
+        self._listing = run = CommandProcess(self._list, b"", variables, keep_output=True)
         if self._end.is_set():  # whoever closed this did not see it
             run.stop()
         ran = run.wait()

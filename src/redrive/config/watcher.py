@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from redrive.broker.background_thread import BackgroundThread
 from redrive.config.config import Config
 from redrive.config.loader import parse, read_source
 from redrive.config.ownership import ROOT, caller
@@ -21,7 +22,7 @@ POLL_SECONDS = 1.0
 _log = events.logger("redrive.config")
 
 
-class ConfigWatcher:
+class ConfigWatcher(BackgroundThread):
     """Watches the file that a program runs by, from `start` to `close`.
 
     `changed` is called with what a valid edit says, and may raise `InvalidConfig` where it cannot be applied: then, as
@@ -30,6 +31,7 @@ class ConfigWatcher:
     """
 
     def __init__(self, config: Config, changed: Callable[[Config], None]) -> None:
+        super().__init__("file")
         self._file = config.file
         self._first = config
         self._changed = changed
@@ -40,19 +42,7 @@ class ConfigWatcher:
         self._refused: tuple[str, str] | None = None
         """The edit that could not be applied, and why."""
         self._is_missing = False
-        self._end = threading.Event()
         self._looking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="redrive-file", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def check(self) -> bool:
         """Look once. Whether an edit was applied."""

@@ -200,6 +200,10 @@ class ManualTarget(TaggedStruct, frozen=True, tag=False):
     """The payload and content type that REDRIVE sets."""
     headers: Mapping[str, str] | None = None
     """The headers that REDRIVE sets."""
+    delay: int = 0
+    """From now until it may be leased (RESCHEDULE)."""
+    enqueue_at: Instant | None = None
+    """From when it may be leased, instead of a delay. One in the past means now."""
 
 
 class ManualChange(StoreCall[tuple[Settled | StaleSettings | RedriveError, ...]], frozen=True):
@@ -223,6 +227,9 @@ class ManualChange(StoreCall[tuple[Settled | StaleSettings | RedriveError, ...]]
     hold (`QueueFull` if the queue is full). DROP archives too, with a history row, and frees the idempotency key unless
     the item is completed; it deletes the item if keep_dropped is 0. UNDO of a drop is RESTORE, and takes the key back:
     `IdempotencyConflict` if that is known for another item that is not archived. PURGE deletes an archived item.
+    RESCHEDULE of a pending or failed item: it may be leased from another instant on, after all others of that instant;
+    now means nothing to one that may be leased already. Counters, holds and the expire deadline stay. If it is now, a
+    failed item is pending, unless it is held. It writes a history row; `InvalidInput` with a delay and an instant.
     REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of a dead letter that came from there, which
     goes back): moving, as with Settle; the other queue is not checked. `InvalidInput` with a payload or headers.
     An item that is moving cannot be changed, but DROP with `force` deletes it. UNDO is for redrives within the store.
@@ -302,6 +309,7 @@ class StartOperation(StoreCall[Operation], frozen=True, kw_only=True):
     note: str | None = None
     rate: float | None = None
     expected: int | None = None
+    limit: int | None = None
     canary: int = 0
     canary_success_ratio: float = 1.0
     paused: bool = False
@@ -318,7 +326,8 @@ class StepOperation(StoreCall[Operation | StaleSettings], frozen=True):
     verdict for the item's queue from `verdicts`; if that queue is missing, or its version is not the newest, the step
     is refused with `StaleSettings` and nothing was changed. The step that finds no more items ends the operation:
     status finished, and an audit row with the count.
-    With a canary, a step stops when that many were changed; the status is then watching.
+    With a canary, a step stops when that many were changed; the status is then watching. With a limit of the operation,
+    the step in which that many were changed ends it.
     `next_at` becomes now + changed / rate.
     `OperationNotFound`.
     """

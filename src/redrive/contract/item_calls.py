@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -26,9 +26,12 @@ from redrive.model.holder import Holders, holder_names
 from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import NO_OVERRIDES, WAITING_STATUSES, Lease, Overrides, Receipt, Result, Settled, Status
 from redrive.model.judge import OutcomeKind, RetryVerdict, Verdict
-from redrive.model.limits import DEFAULT_PRIORITY
+from redrive.model.limits import DEFAULT_PRIORITY, check_instant
+from redrive.model.options import INSTANTS
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
+
+_Timed = TypeVar("_Timed", bound=TaggedStruct)
 
 
 class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
@@ -62,6 +65,13 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
     hold_is_lasting: bool = False
     """Whether the hold by `held_by` lasts, as that of Hold(lasting)."""
+    expire_at: Instant | None = None
+    """When it expires, instead of expire_timeout; with the next sweep if it has passed. A redrive takes the queue's."""
+
+    def expire_deadline(self, now: Instant, timeout: int | None) -> Instant | None:
+        """When it expires, if it is put now into a queue with this expire_timeout."""
+        timeout = timeout if self.expire_timeout is None else self.expire_timeout
+        return self.expire_at if self.expire_at is not None or timeout is None else Instant(now + timeout)
 
     @property
     def is_known_again(self) -> bool:
@@ -353,6 +363,21 @@ def _reason(queue: Queue, gate: Gate) -> str:
 def has_stale_verdict(put: Put, queue: Queue) -> bool:
     """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
+
+
+def check_times(given: _Timed) -> _Timed:
+    """What is said of an item, unless one of its times is given twice, or is out of range."""
+    for name, duration in INSTANTS.items():
+        if (at := getattr(given, name, None)) is not None:
+            if getattr(given, duration):
+                raise InvalidInput(f"an item has {duration} or {name}, not both; leave one out")
+            check_instant(name, at)
+    return given
+
+
+def ready_instant(now: Instant, delay: int, enqueue_at: Instant | None) -> Instant:
+    """From when an item may be leased that is put, or scheduled again, now."""
+    return Instant(now + delay if enqueue_at is None else max(now, enqueue_at))
 
 
 def check_failure(item: NewItem, *, alone: bool) -> None:

@@ -115,7 +115,7 @@ class ApplyRetention(StoreCall[int], frozen=True):
     each with an audit row, all except completed ones in the feed. Also deletes
     expired idempotency keys, and those that end with their items at most ENDED_KEY_RETENTION later; registrations and
     results, feed entries past FEED_RETENTION, operations that ended OPERATION_RETENTION ago, and search terms of former
-    dead letters; and rolls up counts.
+    dead letters; and rolls up counts. A store may remove the items of a deleted queue here, and then counts them.
     """
 
     rank = Rank.MAINTENANCE

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
@@ -26,8 +26,10 @@ from redrive.mailbox.flows import (
     seconds,
 )
 from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, named_errors
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
-from redrive.model.limits import DEFAULT_PRIORITY, make_address, split_address
+from redrive.model.limits import make_address, split_address
+from redrive.model.options import MessageOptions
 from redrive.model.queue_options import QueueOptions
 from redrive.worker.worker import worker_name
 
@@ -73,49 +75,27 @@ class AsyncMailbox(Generic[T, R]):
         """Whether it was closed."""
         return self._is_closed
 
+    @lists_options(MessageOptions)
     async def send(
         self,
         body: T,
         *,
         reply_to: AsyncMailbox[R, Any] | str | None = None,
-        delay: DurationInput = 0,
-        priority: int = DEFAULT_PRIORITY,
-        idempotency_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expire_timeout: DurationInput | None = None,
+        **options: Unpack[MessageOptions],
     ) -> str:
         """Send a message, and return its id once it is on disk.
 
         reply_to: the mailbox that gets the replies, or its name (`name@store` in another store of the program).
-        The other options are those of `AsyncBroker.put`. A `DeadLetter` that a program made, for a test or from another
-        system, is imported, which needs the right to do that, and takes no options; a letter that was sent before is
-        ignored.
+        A `DeadLetter` that a program made, for a test or from another system, is imported, which needs the right to do
+        that, and takes no options; a letter that was sent before is ignored.
         """
         await self._open()
         with named_errors:
             if self._body_type.is_a(DeadLetter):
-                letter = flows.import_letter(
-                    self._core,
-                    self.name,
-                    self._body_type,
-                    body,
-                    reply_to=reply_to,
-                    delay=delay,
-                    priority=priority,
-                    idempotency_key=idempotency_key,
-                    headers=headers,
-                    expire_timeout=expire_timeout,
-                )
+                letter = flows.import_letter(self._core, self.name, self._body_type, body, reply_to=reply_to, **options)
                 return await self._run(letter)
-            item = self._message(
-                body,
-                reply_to=None if reply_to is None else await self._address(reply_to),
-                headers=headers,
-                delay=delay,
-                priority=priority,
-                idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
-            )
+            address = None if reply_to is None else await self._address(reply_to)
+            item = self._message(body, options, reply_to=address)
             return await self._run(flows.send(self.name, item))
 
     async def receive(
@@ -143,17 +123,8 @@ class AsyncMailbox(Generic[T, R]):
             )
         return [AsyncMessage(self, each, is_finalized=not visibility) for each in delivered]
 
-    async def request(
-        self,
-        body: T,
-        timeout: DurationInput | None = None,
-        *,
-        delay: DurationInput = 0,
-        priority: int = DEFAULT_PRIORITY,
-        idempotency_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expire_timeout: DurationInput | None = None,
-    ) -> R:
+    @lists_options(MessageOptions)
+    async def request(self, body: T, timeout: DurationInput | None = None, **options: Unpack[MessageOptions]) -> R:
         """Send a message and wait for its reply, up to `timeout` or without a limit. No mailbox for replies is needed.
 
         Raises RequestFailedError as soon as the message is dead, RequestTimeoutError, and ReplyMissingError if it was
@@ -161,15 +132,7 @@ class AsyncMailbox(Generic[T, R]):
         """
         await self._open()
         with named_errors:
-            item = self._message(
-                body,
-                keep_result=flows.result_timeout(timeout),
-                headers=headers,
-                delay=delay,
-                priority=priority,
-                idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
-            )
+            item = self._message(body, options, keep_result=flows.result_timeout(timeout))
             return await self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
     async def approximate_count(self) -> int:
@@ -206,11 +169,13 @@ class AsyncMailbox(Generic[T, R]):
     def _core(self) -> Core:
         return self._broker.core
 
-    def _message(self, body: T, *, expire_timeout: DurationInput | None, **options: Any) -> NewItem:
+    def _message(
+        self, body: T, options: MessageOptions, *, reply_to: str | None = None, keep_result: int | None = None
+    ) -> NewItem:
         """The item of a message, checked and encoded."""
-        expiry = flows.expiry_of(self._core, body, expire_timeout)
-        request_id = flows.request_id_of(body)
-        return flows.new_message(self._body_type.encode(body), request_id=request_id, expire_timeout=expiry, **options)
+        flows.set_expiry(body, options)
+        request_id, encoded = flows.request_id_of(body), self._body_type.encode(body)
+        return flows.new_message(encoded, options, reply_to=reply_to, request_id=request_id, keep_result=keep_result)
 
     async def _run(self, flow: Flow[_Any]) -> _Any:
         return await self._broker.run_flow(flow)

@@ -12,7 +12,6 @@ import msgspec
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
-from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
@@ -34,6 +33,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease, Receipt, Result, Status
 from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
+from redrive.model.options import MessageOptions
 from redrive.model.payload import decode_payload
 from redrive.model.queue import QueueStats
 from redrive.model.queue_options import QueueOptions
@@ -81,16 +81,10 @@ def check_address(core: Core, address: str) -> Flow[str]:
 
 
 def new_message(
-    body: Result,
-    *,
-    reply_to: str | None = None,
-    request_id: str | None,
-    keep_result: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    **options: Any,
+    body: Result, options: MessageOptions, *, reply_to: str | None, request_id: str | None, keep_result: int | None
 ) -> NewItem:
     """Return the item of a message."""
-    item = deliveries.new_item(body.payload, headers=headers, content_type=body.content_type, **options)
+    item = deliveries.new_item(body.payload, content_type=body.content_type, **options)
     reserved = {REPLY_TO: reply_to, REQUEST_ID: request_id, KEEP_RESULT: keep_result and str(keep_result)}
     own = {name: value for name, value in reserved.items() if value is not None}
     if not own:
@@ -244,12 +238,10 @@ def sender_headers(lease: Lease) -> dict[str, str]:
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
 
 
-def expiry_of(core: Core, body: object, expire_timeout: DurationInput | None) -> DurationInput | None:
-    """Return the expiry of a message: the one given, or the deadline of a request to a loop."""
-    if expire_timeout is not None or not isinstance(body, MainLoopRequest) or body.deadline is None:
-        return expire_timeout
-    left = to_instant("deadline", body.deadline) - core.clock.now()
-    return timedelta(microseconds=max(left, _SHORTEST))
+def set_expiry(body: object, options: MessageOptions) -> None:
+    """Let a request to a loop expire at its deadline, unless another expiry is given."""
+    if isinstance(body, MainLoopRequest) and not (options.get("expire_timeout") or options.get("expire_at")):
+        options["expire_at"] = body.deadline
 
 
 def request_id_of(body: object) -> str | None:

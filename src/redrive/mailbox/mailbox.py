@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
@@ -27,8 +27,10 @@ from redrive.mailbox.flows import (
 )
 from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, named_errors
 from redrive.mailbox.message import Message
+from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
-from redrive.model.limits import DEFAULT_PRIORITY, make_address, split_address
+from redrive.model.limits import make_address, split_address
+from redrive.model.options import MessageOptions
 from redrive.model.queue_options import QueueOptions
 from redrive.worker.worker import worker_name
 
@@ -74,49 +76,27 @@ class Mailbox(Generic[T, R]):
         """Whether it was closed."""
         return self._is_closed
 
+    @lists_options(MessageOptions)
     def send(
         self,
         body: T,
         *,
         reply_to: Mailbox[R, Any] | str | None = None,
-        delay: DurationInput = 0,
-        priority: int = DEFAULT_PRIORITY,
-        idempotency_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expire_timeout: DurationInput | None = None,
+        **options: Unpack[MessageOptions],
     ) -> str:
         """Send a message, and return its id once it is on disk.
 
         reply_to: the mailbox that gets the replies, or its name (`name@store` in another store of the program).
-        The other options are those of `Broker.put`. A `DeadLetter` that a program made, for a test or from another
-        system, is imported, which needs the right to do that, and takes no options; a letter that was sent before is
-        ignored.
+        A `DeadLetter` that a program made, for a test or from another system, is imported, which needs the right to do
+        that, and takes no options; a letter that was sent before is ignored.
         """
         self._open()
         with named_errors:
             if self._body_type.is_a(DeadLetter):
-                letter = flows.import_letter(
-                    self._core,
-                    self.name,
-                    self._body_type,
-                    body,
-                    reply_to=reply_to,
-                    delay=delay,
-                    priority=priority,
-                    idempotency_key=idempotency_key,
-                    headers=headers,
-                    expire_timeout=expire_timeout,
-                )
+                letter = flows.import_letter(self._core, self.name, self._body_type, body, reply_to=reply_to, **options)
                 return self._run(letter)
-            item = self._message(
-                body,
-                reply_to=None if reply_to is None else self._address(reply_to),
-                headers=headers,
-                delay=delay,
-                priority=priority,
-                idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
-            )
+            address = None if reply_to is None else self._address(reply_to)
+            item = self._message(body, options, reply_to=address)
             return self._run(flows.send(self.name, item))
 
     def receive(
@@ -144,17 +124,8 @@ class Mailbox(Generic[T, R]):
             )
         return [Message(self, each, is_finalized=not visibility) for each in delivered]
 
-    def request(
-        self,
-        body: T,
-        timeout: DurationInput | None = None,
-        *,
-        delay: DurationInput = 0,
-        priority: int = DEFAULT_PRIORITY,
-        idempotency_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        expire_timeout: DurationInput | None = None,
-    ) -> R:
+    @lists_options(MessageOptions)
+    def request(self, body: T, timeout: DurationInput | None = None, **options: Unpack[MessageOptions]) -> R:
         """Send a message and wait for its reply, up to `timeout` or without a limit. No mailbox for replies is needed.
 
         Raises RequestFailedError as soon as the message is dead, RequestTimeoutError, and ReplyMissingError if it was
@@ -162,15 +133,7 @@ class Mailbox(Generic[T, R]):
         """
         self._open()
         with named_errors:
-            item = self._message(
-                body,
-                keep_result=flows.result_timeout(timeout),
-                headers=headers,
-                delay=delay,
-                priority=priority,
-                idempotency_key=idempotency_key,
-                expire_timeout=expire_timeout,
-            )
+            item = self._message(body, options, keep_result=flows.result_timeout(timeout))
             return self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
     def approximate_count(self) -> int:
@@ -207,11 +170,13 @@ class Mailbox(Generic[T, R]):
     def _core(self) -> Core:
         return self._broker.core
 
-    def _message(self, body: T, *, expire_timeout: DurationInput | None, **options: Any) -> NewItem:
+    def _message(
+        self, body: T, options: MessageOptions, *, reply_to: str | None = None, keep_result: int | None = None
+    ) -> NewItem:
         """The item of a message, checked and encoded."""
-        expiry = flows.expiry_of(self._core, body, expire_timeout)
-        request_id = flows.request_id_of(body)
-        return flows.new_message(self._body_type.encode(body), request_id=request_id, expire_timeout=expiry, **options)
+        flows.set_expiry(body, options)
+        request_id, encoded = flows.request_id_of(body), self._body_type.encode(body)
+        return flows.new_message(encoded, options, reply_to=reply_to, request_id=request_id, keep_result=keep_result)
 
     def _run(self, flow: Flow[_Any]) -> _Any:
         return self._broker.run_flow(flow)

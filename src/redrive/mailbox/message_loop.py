@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS
 from redrive.errors import InvalidInput, RedriveError
 from redrive.mailbox.mailbox import Mailbox
@@ -46,24 +47,15 @@ class LoopHeartbeat:
         return time.monotonic() - self._at
 
 
-class VisibilityKeeper:
+class VisibilityKeeper(BackgroundThread):
     """Extends the visibility of a message from a thread, while a handler runs."""
 
     def __init__(self, message: Message[Any, Any], visibility_timeout: float) -> None:
+        super().__init__("visibility")
         self._message = message
         self._timeout = visibility_timeout
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="redrive-visibility", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._end.wait(self._timeout / _EXTENSIONS):
             try:
                 self._message.extend_visibility(self._timeout)

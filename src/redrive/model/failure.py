@@ -44,7 +44,7 @@ WORKER_LOST = "WorkerLost"
 """The type of the failure of an item whose worker process is gone."""
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What went wrong in one attempt. `bases` are the classes its type derives from, nearest first.
 
     `final` says that another try is useless, whatever the queue's settings.
@@ -94,9 +94,16 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def title(self) -> str:
         """The failure in one short line."""
-        first = self.text.strip().partition("\n")[0].strip()
-        line = f"{self.type.rpartition('.')[2]}: {first}" if first else self.type.rpartition(".")[2]
-        return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1] + "…"
+        return (_short_title if len(self.text) <= MAX_TITLE_CHARS else _title)(self.type, self.text)
+
+
+def _title(type_name: str, text: str) -> str:
+    name, first = type_name.rpartition(".")[2], text.strip().partition("\n")[0].strip()
+    line = f"{name}: {first}" if first else name
+    return line if len(line) <= MAX_TITLE_CHARS else line[: MAX_TITLE_CHARS - 1] + "…"
+
+
+_short_title = lru_cache(maxsize=1024)(_title)
 
 
 @lru_cache(maxsize=1024)

@@ -51,6 +51,12 @@ def parse_id(id: str) -> tuple[int, int]:
     return _parse("item id", id, ID_DIGITS)
 
 
+def ids_with_prefix(prefix: str) -> tuple[range, range]:
+    """The numbers and the tails of all ids that begin with these digits, as far as stores can keep them."""
+    (first, lowest), (last, highest) = (parse_id(prefix.ljust(ID_DIGITS, digit)) for digit in "0f")
+    return range(first, min(last, MAX_NUMBER) + 1), range(lowest, min(highest, MAX_NUMBER) + 1)
+
+
 def make_token(number: int, tail: int, key: int) -> Token:
     """The token of the lease with that key on that item."""
     return Token(f"{tail:016x}{number:016x}{key:016x}")

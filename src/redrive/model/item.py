@@ -94,6 +94,8 @@ class HistoryEvent(StrEnum):
     """A person took the redrive before it back."""
     MOVED = "moved"
     """A person moved it to another queue."""
+    RESCHEDULED = "rescheduled"
+    """A person changed from when it may be leased."""
     ARCHIVED = "archived"
     """A person put it aside, and it was no dead letter."""
     DROPPED = "dropped"
@@ -102,7 +104,7 @@ class HistoryEvent(StrEnum):
     """A person took it out of the archive, after one of these two."""
 
 
-class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thing that happened: an attempt that did not complete, or what a person did."""
 
     at: Instant
@@ -132,7 +134,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{format_instant(self.at)} {self.event} in {self.queue}, delivery {self.delivery}{by}{after}{said}"
 
 
-class Death(msgspec.Struct, frozen=True, omit_defaults=True):
+class Death(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One death. The record is kept across moves and redrives."""
 
     at: Instant

@@ -18,7 +18,8 @@ from redrive.model.state_machine import MANUAL_VERBS, Verb, allowed_from
 
 DEAD_LETTER_VERBS = frozenset({Verb.REDRIVE})
 """Verbs that are for dead letters only."""
-_FOR_ARCHIVED = frozenset({Verb.RESTORE, Verb.PURGE})
+_NOT_FORCED = frozenset({Verb.RESTORE, Verb.PURGE, Verb.RESCHEDULE})
+"""Verbs that are not for an active item, even if its lease is revoked."""
 
 
 class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +63,7 @@ def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: 
         return
     at_rest = tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
     # Without its lease an active item is work like any other; only what was archived can be restored or purged.
-    applies = verb not in _FOR_ARCHIVED if item.status is Status.ACTIVE else item.status in at_rest
+    applies = verb not in _NOT_FORCED if item.status is Status.ACTIVE else item.status in at_rest
     if verb in DEAD_LETTER_VERBS:
         applies, at_rest = applies and item.is_dead_letter, (Status.DEAD,)
     if verb is Verb.UNDO and not (applies and (was_redriven(item, undoes) or was_dropped(item, undoes))):

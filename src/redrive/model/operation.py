@@ -34,7 +34,7 @@ class OperationStatus(StrEnum):
     """The first few are back at work, and it waits for how they end."""
     PAUSED = "paused"
     FINISHED = "finished"
-    """Every item that was meant was looked at."""
+    """Every item that was meant was looked at, or its limit is reached."""
     STOPPED = "stopped"
     """It stopped itself: `problem` says why."""
     CANCELLED = "cancelled"
@@ -60,7 +60,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     """Most items per second."""
     expected: int | None = None
-    """How many items matched when it started, for its progress."""
+    """How many items matched when it started, or its limit if that is less, for its progress."""
+    limit: int | None = None
+    """Most items that it changes. None: all that match."""
     canary: int = 0
     """How many are tried first; the rest waits for how these end."""
     canary_success_ratio: float = 1.0
@@ -88,10 +90,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         of = "" if self.expected is None else f" of {self.expected:,}"
+        limit = "" if self.limit is None else f", limit {self.limit:,}"
         rate = "" if self.rate is None else f", at most {self.rate:,g} per second"
         first = "" if not self.canary else f", canaries {len(self.canary_ids)} of {self.canary}"
         return join_lines(
-            f"{self.verb} {self.id}: {self.status}, {self.changed:,}{of} changed{rate}{first}",
+            f"{self.verb} {self.id}: {self.status}, {self.changed:,}{of} changed{limit}{rate}{first}",
             f"left out: {format_counts(self.skipped)}" if self.skipped else None,
             f"problem: {self.problem}" if self.problem else None,
             f"by {self.actor} at {format_instant(self.created_at)}" + (f": {self.note}" if self.note else ""),
@@ -116,6 +119,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     def is_active(self) -> bool:
         """Whether somebody has to see to it."""
         return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
+
+    def step_size(self, steps: int, most: int) -> int:
+        """How many items the step after that many may change, of `most`. 0 unless that is its next step."""
+        left = most if self.limit is None else min(most, self.limit - self.changed)
+        return left if self.is_running and steps == self.steps else 0
 
     @property
     def canaries_left(self) -> int:
@@ -158,7 +166,7 @@ def after_step(
     status = OperationStatus.RUNNING
     if watching:
         status = OperationStatus.WATCHING
-    elif exhausted:
+    elif exhausted or operation.changed + count == operation.limit:
         status = OperationStatus.FINISHED
     samples = {code: list(ids) for code, ids in operation.samples.items()}
     for each in skipped:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, RedriveError
-from redrive.model.death import DeadReason
+from redrive.model.death import Cause, DeadReason
 from redrive.model.ids import ItemId
 from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Item, Status
 from redrive.model.judge import dead_verdict
@@ -51,6 +51,8 @@ class OperationPlan(msgspec.Struct, frozen=True):
     unhandled: Mapping[str, int] = {}
     """Tasks that no worker knows which is alive and works on the queue that their items would go to, and how many items
     of each would be changed. Where no such worker is alive, nothing is known."""
+    limit: int | None = None
+    """Most items that would be changed."""
 
     def __str__(self) -> str:
         return join_lines(
@@ -64,7 +66,8 @@ class OperationPlan(msgspec.Struct, frozen=True):
     @property
     def changed(self) -> int:
         """How many would be changed."""
-        return self.total - sum(self.skipped.values())
+        possible = self.total - sum(self.skipped.values())
+        return possible if self.limit is None else min(possible, self.limit)
 
 
 class OperationPlanner:
@@ -80,6 +83,7 @@ class OperationPlanner:
         undoes: str | None = None,
         store: str | None = None,
         handlers: Mapping[str, frozenset[str] | None] | None = None,
+        limit: int | None = None,
     ) -> None:
         """`sizes` are the numbers of items in those queues that have a max_size, `undoes` is what UNDO takes back,
         `handlers` the tasks that the workers of each queue know; None where they may know any."""
@@ -93,11 +97,14 @@ class OperationPlanner:
         self._holders: dict[tuple[str, str], ItemId] = {}
         self._total = 0
         self._groups: Counter[str] = Counter()
+        self._titles: dict[str, str] = {}
+        """By fingerprint."""
         self._queues: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         self._samples: dict[str, tuple[ItemId, ...]] = {}
         self._handlers = handlers or {}
         self._unhandled: Counter[str] = Counter()
+        self._limit = limit
 
     def keys_to_know(self, items: Sequence[Item]) -> dict[str, list[str]]:
         """The idempotency keys of these items, by each queue that some of them may go to: who holds them there?"""
@@ -119,6 +126,8 @@ class OperationPlanner:
     def add(self, item: Item, *, is_dead_letter: bool) -> None:
         """One more item that matches."""
         self._total += 1
+        if self._limit is not None and self._total - self._skipped.total() > self._limit:
+            return
         try:
             queue = self._queue_after(item, is_dead_letter)
         except RedriveError as refusal:
@@ -127,7 +136,7 @@ class OperationPlanner:
             if len(samples) < MAX_SAMPLES:
                 self._samples[refusal.code] = (*samples, item.id)
             return
-        self._groups[item.death.cause.group_title if item.death else NO_DEATH] += 1
+        self._groups[self._title(item.death.cause) if item.death else NO_DEATH] += 1
         if queue is not None:
             self._queues[queue] += 1
             known, task = self._handlers.get(queue), item.headers.get(TASK_HEADER)
@@ -144,7 +153,14 @@ class OperationPlanner:
             dict(self._skipped.most_common()),
             dict(self._samples),
             dict(self._unhandled.most_common(MAX_TITLES)),
+            self._limit,
         )
+
+    def _title(self, cause: Cause) -> str:
+        """The title of a group, made once: it takes longer than all else that is done for an item."""
+        if cause.fingerprint not in self._titles:
+            self._titles[cause.fingerprint] = cause.group_title
+        return self._titles[cause.fingerprint]
 
     def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:
         last = item.history[-1] if item.history else None

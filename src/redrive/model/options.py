@@ -26,6 +26,7 @@ MAX_CANARIES = 100
 MAX_RATE = 1_000_000
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+PositiveCount: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Priority: TypeAlias = Annotated[int, Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)]
 Rate: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_RATE)]
 CanaryCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_CANARIES)]
@@ -35,13 +36,18 @@ SinceInput: TypeAlias = datetime | DurationInput
 """An instant, or how long ago."""
 
 
-class TaskItemDefaults(TypedDict, total=False):
-    """What a task says of all its items, and a put of one."""
+class ItemImportance(TypedDict, total=False):
+    """How much an item matters, and for how long."""
 
     priority: Priority
     """0 to 9, larger first; 5 unless given."""
     expire_timeout: PositiveDuration | None
     """From the put until it is no longer worth doing, instead of the queue's."""
+
+
+class TaskItemDefaults(ItemImportance, total=False):
+    """What a task says of all its items, and a put of one."""
+
     max_attempts: Count | None
     """Deliveries that it gets, instead of the queue's; 0: unlimited."""
     max_losses: Count | None
@@ -50,19 +56,31 @@ class TaskItemDefaults(TypedDict, total=False):
     """A retry policy as `create_queue` takes it, which replaces the queue's as a whole."""
 
 
-class TaskItemOptions(TaskItemDefaults, total=False):
-    """What is said of an item that is a call of a task."""
+class MessageOptions(ItemImportance, total=False):
+    """What is said of an item that is a message."""
 
     delay: DurationInput
     """From now until it may be leased; 0 unless given."""
     enqueue_at: datetime | None
     """From when it may be leased, instead of a delay: an instant with a time zone."""
+    expire_at: datetime | None
+    """When it is no longer worth doing, instead of `expire_timeout`: an instant with a time zone. One that has passed
+    makes it a dead letter. After a redrive, the queue's `expire_timeout` counts."""
     headers: Mapping[str, str] | None
     """Names and texts that travel with it."""
     idempotency_key: str | None
     """The same key again puts nothing, and gives the id of the first, for the queue's idempotency_timeout."""
+
+
+class TaskItemOptions(TaskItemDefaults, MessageOptions, total=False):
+    """What is said of an item that is a call of a task."""
+
     held_by: str | None
     """Keep it from being leased until `unhold` with this name."""
+
+
+INSTANTS = {"enqueue_at": "delay", "expire_at": "expire_timeout"}
+"""Options that are an instant, and the duration that each takes the place of."""
 
 
 class ItemOptions(TaskItemOptions, total=False):
@@ -131,11 +149,18 @@ class Conditions(PlaceCondition, QueueConditions, total=False):
     """Which items are meant: those that meet every condition."""
 
 
-class OperationOptions(TypedDict, total=False):
-    """How an operation runs."""
+class PlanOptions(TypedDict, total=False):
+    """What an operation does, and so what a plan of it depends on."""
 
     to: str | None
     """The queue that items go to (redrive, move); without it, each to where it died, or is."""
+    limit: PositiveCount | None
+    """Change at most this many, those that it meets first, the oldest; all that match unless given."""
+
+
+class OperationOptions(PlanOptions, total=False):
+    """How an operation runs."""
+
     rate: Rate | None
     """Most items per second; unlimited unless given."""
     canary: CanaryCount
@@ -158,6 +183,14 @@ class QueueOperationOptions(OperationOptions, QueueConditions, total=False):
 
 class StartOptions(OperationOptions, Conditions, total=False):
     """How an operation runs, and which items it changes."""
+
+
+class QueuePlanConditions(PlanOptions, QueueConditions, total=False):
+    """What is planned, and for which items of a queue."""
+
+
+class PlanConditions(PlanOptions, Conditions, total=False):
+    """What is planned, and for which items."""
 
 
 class BrokerOptions(TypedDict, total=False):

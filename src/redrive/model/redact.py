@@ -202,6 +202,12 @@ def redactor_by(rules: RedactRules) -> Redactor:
     return Redactor(rules)
 
 
+@lru_cache(maxsize=1024)
+def redact_title(title: str, rules: RedactRules) -> str:
+    """A title of a failure without secrets. Many failures have the same."""
+    return redactor_by(rules).text(title)
+
+
 _DEFAULT = redactor_by(NO_RULES)
 
 

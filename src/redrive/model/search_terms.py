@@ -17,9 +17,13 @@ MAX_INDEXED_CHARS = 4_096
 MAX_WORD_CHARS = 64
 MAX_WORDS = 1_000
 MAX_QUERY_CHARS = 512
+MAX_REMEMBERED_CHARS = 256
+"""The words of a longer error are found each time."""
 
 _RUN = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_ASCII_FOLD = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256))
+"""Of ASCII: letters in lower case, digits, and a space for anything else."""
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
@@ -38,25 +42,27 @@ class SearchQuery(NamedTuple):
 
 def tokenize(text: str) -> list[str]:
     """The words of a text in their order, from its first 4,096 characters; long words are cut."""
-    words = _RUN.findall(_fold(text[:MAX_INDEXED_CHARS]))
+    text = text[:MAX_INDEXED_CHARS]
+    # Of ASCII, five times as fast as by the expression.
+    words = text.encode().translate(_ASCII_FOLD).decode().split() if text.isascii() else _RUN.findall(_fold(text))
     return [word[:MAX_WORD_CHARS] for word in words[:MAX_WORDS]]
 
 
-def search_terms_of(error_type: str, text: str, payload: bytes = b"", content_type: str = "") -> set[str]:
+def search_terms_of(error_type: str, text: str, payload: bytes = b"", content_type: str = "") -> frozenset[str]:
     """The words under which a dead letter is found: of its error, and of its payload if that is text or JSON.
 
     A type is found by its parts too: `requests.ConnectTimeout` by `connecttimeout`, `connect` and `timeout`.
     """
-    words = set(_words_of_type(error_type))
-    words.update(tokenize(text))
-    words.update(tokenize(_readable(payload, content_type)))
-    return words
+    of_error = _words_of_short_error if len(text) <= MAX_REMEMBERED_CHARS else _words_of_error
+    return of_error(error_type, text).union(tokenize(_readable(payload, content_type)))
 
 
-@lru_cache(maxsize=1024)
-def _words_of_type(error_type: str) -> frozenset[str]:
+def _words_of_error(error_type: str, text: str) -> frozenset[str]:
     humps = _HUMP.findall(error_type[:MAX_INDEXED_CHARS])
-    return frozenset([*tokenize(error_type), *(hump.lower() for hump in humps)])
+    return frozenset([*tokenize(error_type), *(hump.lower() for hump in humps), *tokenize(text)])
+
+
+_words_of_short_error = lru_cache(maxsize=1024)(_words_of_error)
 
 
 def parse_query(query: str) -> SearchQuery:
@@ -72,20 +78,25 @@ def parse_query(query: str) -> SearchQuery:
 
 
 def _fold(text: str) -> str:
-    if text.isascii():
-        return text.lower()
     folded = unicodedata.normalize("NFKC", text).casefold()
     # Folding can take a text out of the normal form, and folding again finds nothing more to do.
     return unicodedata.normalize("NFKC", folded)
 
 
 def _readable(payload: bytes, content_type: str) -> str:
-    media_type = content_type.partition(";")[0].strip().lower()
-    is_json = media_type == "application/json" or media_type.endswith("+json")
-    if not is_json and not media_type.startswith("text/"):
+    is_json, is_text = _kind_of(content_type)
+    if not is_text:
         return ""
     text = bytes(payload[:MAX_INDEXED_CHARS]).decode("utf-8", "replace")
     return _ESCAPE.sub(_unescape, text) if is_json and "\\" in text else text
+
+
+@lru_cache(maxsize=256)
+def _kind_of(content_type: str) -> tuple[bool, bool]:
+    """Whether it is JSON, and whether it has words."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    return is_json, is_json or media_type.startswith("text/")
 
 
 def _unescape(match: re.Match[str]) -> str:

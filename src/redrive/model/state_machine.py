@@ -38,6 +38,8 @@ class Verb(StrEnum):
     """By hand: undo a redrive of an item that was not leased since, or a drop."""
     MOVE = "move"
     """By hand: to another queue."""
+    RESCHEDULE = "reschedule"
+    """An operator changes from when an item that waits may be leased."""
     ARCHIVE = "archive"
     RESTORE = "restore"
     PURGE = "purge"
@@ -68,6 +70,7 @@ TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ..
     Verb.DROP: ((*_UNLEASED, Status.COMPLETED), (Status.ARCHIVED, _REMOVED)),
     Verb.UNDO: ((Status.PENDING, Status.ARCHIVED), (Status.DEAD, Status.COMPLETED, *WAITING_STATUSES)),
     Verb.MOVE: ((Status.DEAD, *WAITING_STATUSES), (Status.DEAD, Status.MOVING, *WAITING_STATUSES)),
+    Verb.RESCHEDULE: (WAITING_STATUSES, WAITING_STATUSES),
     Verb.ARCHIVE: ((Status.DEAD, Status.COMPLETED, *WAITING_STATUSES), (Status.ARCHIVED,)),
     Verb.RESTORE: ((Status.ARCHIVED,), (Status.DEAD, Status.COMPLETED, *WAITING_STATUSES)),
     Verb.PURGE: ((Status.ARCHIVED,), (_REMOVED,)),
@@ -92,6 +95,7 @@ MANUAL_VERBS = frozenset(
         Verb.REDRIVE,
         Verb.UNDO,
         Verb.MOVE,
+        Verb.RESCHEDULE,
         Verb.DONE,
         Verb.DROP,
         Verb.ARCHIVE,

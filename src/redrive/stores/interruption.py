@@ -3,10 +3,13 @@ alarm. That one is the caller's, whatever its class: it says nothing about the e
 
 from __future__ import annotations
 
-from types import TracebackType
+import sys
+import traceback
 
 _LIBRARIES = frozenset({"redis", "hiredis", "ssl", "socket"})
 """Whose code turns errors of the system into errors of its own."""
+_OURS = frozenset({"redrive", *sys.stdlib_module_names})
+"""Whose code raises where Redrive has a mistake. A signal handler is code of the program."""
 
 
 def interruption(
@@ -25,12 +28,18 @@ def interruption(
     return None
 
 
+def is_mistake(error: BaseException, driver: str) -> bool:
+    """Whether code of Redrive raised it, and not while the driver was at work: its connection is as it was."""
+    came_through = _packages(error)
+    return isinstance(error, Exception) and came_through[-1] in _OURS and driver not in came_through
+
+
 def _is_of_the_system(error: BaseException) -> bool:
     """Whether a library met it in a call of the system. What a signal handler raises there comes from the handler."""
-    if not isinstance(error, Exception):
-        return False
-    place: TracebackType | None = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    module = "" if place is None else str(place.tb_frame.f_globals.get("__name__"))
-    return module.partition(".")[0] in _LIBRARIES
+    return isinstance(error, Exception) and _packages(error)[-1] in _LIBRARIES
+
+
+def _packages(error: BaseException) -> list[str]:
+    """The packages of the functions that an error came through, the one that raised it last."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return ["", *(str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames)]

@@ -1,7 +1,8 @@
 """Notifications between processes, for PostgreSQL and Redis: publish after a commit, and wake a subscriber.
 
 A `Publisher` sends from its own thread and joins what arrives in the meantime. A `SocketSubscriber` waits on a
-connection in a thread and calls back when something comes in.
+connection in a thread and calls back when something comes in. `Notifications` has both, and the rules of when to
+connect and when to poll; a store adds how it sends and how it listens.
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ import os
 import select
 import socket
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from redrive.errors import Closed
 
 PAUSE_SECONDS = 0.01
 """How far apart two notices are at least: what arrives between them is told together."""
+POLL_SECONDS = 1.0
+"""Notifications may be lost with a connection. Waiters poll at this interval."""
+RETRY_SECONDS = 0.25
+"""Time between two tries to connect the listener."""
 
 
 class Publisher:
@@ -129,6 +139,120 @@ class SocketSubscriber:
         os.close(self._socket)
         self._asleep.close()
         self._waker.close()
+
+
+class ListenerConnection(Protocol):
+    """A connection on which notifications arrive."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+_C = TypeVar("_C", bound=ListenerConnection)
+
+
+class Notifications(ABC, Generic[_C]):
+    """Notifications of one namespace, published after a commit and not as a part of it."""
+
+    connection_errors: ClassVar[tuple[type[Exception], ...]]
+    """What a connection raises that is lost or cannot be made."""
+
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+        self._wake: Callable[[], None] | None = None
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Start over in a forked child: what there was belongs to the parent."""
+        self._closed = False
+        self._listener: _C | None = None
+        self._subscriber: SocketSubscriber | None = None
+        self._listening = threading.Lock()
+        self._polled_at = self._listen_from = 0.0
+        self._publisher = Publisher(self._publish, self._drop_sender)
+
+    def publish(self, queues: Iterable[str]) -> None:
+        """Publish that items arrived in these queues."""
+        self._publisher.publish(queues)
+
+    def subscribe(self, wake: Callable[[], None]) -> None:
+        """Call `wake` as soon as `received` may return something, starting with the next `received`."""
+        self._wake = wake
+
+    def received(self) -> Collection[str] | None:
+        """Return queues in which items arrived since the last call; None: possibly in any."""
+        with self._listening:
+            if self._closed:
+                raise Closed
+            now = time.monotonic()
+            found: set[str] = set()
+            try:
+                if self._listener is not None:
+                    self._ensure_subscriber(self._listener)
+                    found = self._receive(self._listener)
+                elif now >= self._listen_from:
+                    self._listener = self._connect()
+                    self._listen(self._listener)
+                    self._ensure_subscriber(self._listener)
+                    return None
+            except self.connection_errors:
+                self._drop_listener()
+                self._listen_from = now + RETRY_SECONDS
+                return None
+            except BaseException:  # of a signal handler: an answer may be read in part
+                self._drop_listener()
+                raise
+            if self._subscriber is not None:
+                self._subscriber.resume()
+            if now - self._polled_at >= POLL_SECONDS:
+                self._polled_at = now
+                return None
+        return found
+
+    def close(self) -> None:
+        """Publish what is not yet published, and stop."""
+        self._closed = True
+        self._publisher.close()
+        with self._listening:
+            subscriber = self._subscriber
+            self._drop_listener()
+        if subscriber is not None:
+            subscriber.join()
+
+    def _ensure_subscriber(self, listener: _C) -> None:
+        """Call `wake` when the listener receives something, if there is a subscriber."""
+        if self._subscriber is None and self._wake is not None and CAN_LISTEN:
+            self._subscriber = SocketSubscriber(listener.fileno(), self._wake)
+
+    def _drop_listener(self) -> None:
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            subscriber.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with contextlib.suppress(*self.connection_errors):
+                listener.close()
+
+    @abstractmethod
+    def _connect(self) -> _C:
+        """Return a new connection."""
+
+    @abstractmethod
+    def _listen(self, listener: _C) -> None:
+        """Let notifications arrive on a new connection."""
+
+    @abstractmethod
+    def _receive(self, listener: _C) -> set[str]:
+        """Return the queues that others published since the last call, without waiting."""
+
+    @abstractmethod
+    def _publish(self, queues: list[str]) -> None:
+        """Publish once. A lost notification delays waiters by a second: they poll."""
+
+    @abstractmethod
+    def _drop_sender(self) -> None:
+        """Close the connection that publishes, if there is one."""
 
 
 def _after_fork_in_child() -> None:

@@ -18,7 +18,7 @@ from redrive.model.duration import MINUTE
 from redrive.model.ids import make_id, make_token
 from redrive.model.item import Lease
 from redrive.model.limits import MAX_PUT, check_name
-from redrive.model.options import TaskItemDefaults
+from redrive.model.options import INSTANTS, TaskItemDefaults
 from redrive.model.payload import check_headers
 from redrive.model.worker_info import TASK_HEADER
 from redrive.task.arguments import Arguments
@@ -51,7 +51,10 @@ class TaskPutter(Generic[P, R_co]):
 
     def options(self, **options: Unpack[PutOptions]) -> TaskPutter[P, R_co]:
         """The same with these options: `send.options(delay="5m").put(…)`."""
-        merged: PutOptions = {**self._given, **options}
+        chosen = {name for name, value in options.items() if value is not None}
+        replaced = {name for pair in INSTANTS.items() if chosen.intersection(pair) for name in pair}
+        kept = {name: value for name, value in self._given.items() if name not in replaced}
+        merged = cast(PutOptions, {**kept, **options})
         if "headers" in options:
             given = (self._given.get("headers"), options["headers"])
             before, added = ({} if each is None else check_headers(each) for each in given)

@@ -7,6 +7,12 @@ They go through structlog to the `logging` of Python, under the loggers `redrive
 there holds for them. Each record has the line as its message, and `record.event` and `record.fields` beside it.
 Secrets are taken out, long texts cut, and whatever is no text, number or truth value is named by its type only.
 
+Events of one transaction are formed without structlog and written together (ADR 25):
+
+    with together():
+        for lease in lost:
+            _log.warning("lease_lost", item=lease.id, queue=lease.queue)
+
 structlog is imported with the first event that anybody wants to see.
 """
 
@@ -15,15 +21,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import select
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, TextIO
+import threading
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_exception
 from redrive.model.limits import KIB
 from redrive.model.redact import redact_text
-from redrive.model.text import clean_text, visible, visible_json
+from redrive.model.text import clean_text, to_rfc3339, visible, visible_json
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
@@ -35,6 +46,12 @@ MAX_TRACEBACK_BYTES = 8 * KIB
 MAX_LOOKED_AT_BYTES = 32 * KIB
 MAX_LISTED = 20
 """Of a field that is a list, so many members are shown."""
+MAX_WRITE_BYTES = getattr(select, "PIPE_BUF", 4 * KIB)
+"""What a pipe takes whole, so that lines of several processes do not mix in it."""
+MAX_REMEMBERED_CHARS = 256
+"""Longer texts are looked at each time."""
+_IS_ID = re.compile(r"[0-9a-f]{32}").fullmatch
+_NEEDS_QUOTES = re.compile(r'[ ="\\]').search
 
 
 class Log:
@@ -54,6 +71,11 @@ class Log:
     def shows_info(self) -> bool:
         """Whether `info` writes anything."""
         return self._stdlib.isEnabledFor(logging.INFO)
+
+    @property
+    def shows_warning(self) -> bool:
+        """Whether `warning` writes anything."""
+        return self._stdlib.isEnabledFor(logging.WARNING)
 
     def info(self, event: str, **fields: Any) -> None:
         """What is as it should be."""
@@ -78,7 +100,11 @@ class Log:
         self._emit(logging.ERROR, event, fields)
 
     def _emit(self, level: int, event: str, fields: Mapping[str, Any]) -> None:
-        if self._stdlib.isEnabledFor(level):
+        if not self._stdlib.isEnabledFor(level):
+            return
+        if (lines := _waiting.lines) is not None:
+            lines.append(_Line(self._stdlib, level, *_formed(event, fields)))
+        else:
             (self._bound or self._bind()).log(level, event, **fields)
 
     def _bind(self) -> BoundLogger:
@@ -88,7 +114,7 @@ class Log:
         bound: BoundLogger = structlog.wrap_logger(
             self._stdlib,
             wrapper_class=structlog.stdlib.BoundLogger,
-            processors=[_cleaned, _to_logging],
+            processors=[_to_logging],
             context_class=dict,
         ).bind()
         self._bound = bound
@@ -151,15 +177,112 @@ def defer_to_app_logging() -> Iterator[None]:
             root.setLevel(level)
 
 
+class _Line(NamedTuple):
+    """An event that is formed and not written yet."""
+
+    log: logging.Logger
+    level: int
+    text: str
+    extra: Mapping[str, Any]
+
+    def record(self) -> logging.LogRecord:
+        """The record that the logger would make of it."""
+        return self.log.makeRecord(self.log.name, self.level, __file__, 0, self.text, (), None, None, self.extra)
+
+
+class _PerThread(threading.local):
+    lines: list[_Line] | None = None
+
+
+_waiting = _PerThread()
+_reporter = logging.Handler()
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Write the events of this thread within this when it ends: to our handler at once, to others one by one.
+
+    A handler that raises is reported on stderr, as `logging` reports its own, and the next event goes on.
+    """
+    if _waiting.lines is not None:
+        yield
+        return
+    lines = _waiting.lines = []
+    try:
+        yield
+    finally:
+        _waiting.lines = None
+        for (log, level), alike in groupby(lines, lambda line: line[:2]):
+            _write(log, level, list(alike))
+
+
+def _write(log: logging.Logger, level: int, lines: Sequence[_Line]) -> None:
+    handlers = list(_handlers_of(log))
+    ours = handlers[0] if len(handlers) == 1 else None
+    if isinstance(ours, _Handler) and not log.filters and not ours.filters:
+        if level >= ours.level:
+            ours.write_together(lines)
+        return
+    for line in lines:
+        record = line.record()
+        try:
+            log.handle(record)
+        except Exception:
+            _reporter.handleError(record)
+
+
+def _handlers_of(log: logging.Logger) -> Iterator[logging.Handler]:
+    """All handlers that a record of this logger reaches."""
+    current: logging.Logger | None = log
+    while current is not None:
+        yield from current.handlers
+        current = current.parent if current.propagate else None
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """The one that `configure` makes."""
 
+    def write_together(self, lines: Sequence[_Line]) -> None:
+        """Write events of one logger and level, in writes that a pipe takes whole."""
+        record = lines[0].record()  # one for all: neither this handler nor its formatter keeps it
+        chunk: list[str] = []
+        room = MAX_WRITE_BYTES
+        self.acquire()
+        try:
+            for line in lines:
+                record.msg = line.text
+                record.__dict__.update(line.extra)
+                text = self.format(record) + self.terminator
+                size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+                if chunk and size > room:
+                    self._write(record, chunk)
+                    chunk, room = [], MAX_WRITE_BYTES
+                chunk.append(text)
+                room -= size
+            self._write(record, chunk)
+        finally:
+            self.release()
+
+    def _write(self, record: logging.LogRecord, texts: Sequence[str]) -> None:
+        try:
+            self.stream.write("".join(texts))
+            self.flush()
+        except Exception as error:
+            if len(texts) == 1 or not isinstance(error, UnicodeError):
+                record.msg = texts[0]
+                self.handleError(record)
+                return
+            for text in texts:  # one of them cannot be encoded, and none is written yet
+                self._write(record, (text,))
+
 
 class _PlainFormatter(logging.Formatter):
-    converter = staticmethod(time.gmtime)
-
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        """The second, as JSON has it."""
+        return f"{to_rfc3339(int(record.created) * SECOND)[:19]}Z"
 
     def format(self, record: logging.LogRecord) -> str:
         """A line; of what has several, such as a traceback, the others are indented: none looks like one of ours."""
@@ -198,46 +321,55 @@ def _unfolded(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapp
     return told
 
 
-def _cleaned(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {
-        name: _value(value, MAX_TRACEBACK_BYTES if name == "traceback" else MAX_VALUE_BYTES)
-        for name, value in told.items()
-        if value is not None
-    }
+def _to_logging(_: object, __: str, told: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What the logger of Python is called with: one line, without arguments, and the fields beside it."""
+    text, extra = _formed(told.pop("event"), told)
+    return (text,), {"extra": extra}
 
 
-def _value(value: Any, limit: int) -> str | int | float | bool:
+def _formed(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The line of an event, and what its record has beside it."""
+    event, line = _shown(event, MAX_VALUE_BYTES)[0], ""
+    shown = {}
+    for name, value in fields.items():
+        if value is not None:
+            limit = MAX_TRACEBACK_BYTES if name == "traceback" else MAX_VALUE_BYTES
+            shown[name], written = _shown(value, limit)
+            line += f" {name}={written}"
+    return f"{event}{line}", {"event": event, "fields": shown}
+
+
+def _shown(value: Any, limit: int) -> tuple[Any, str]:
+    """A value as a record may have it, and as it is written in a line."""
     if isinstance(value, str):
         # Enumerations of texts too, which are to be shown as what they stand for.
-        # Secrets are looked for before the text is cut, which could cut one in half.
-        return clean_text(redact_text(clean_text(str.__str__(value), MAX_LOOKED_AT_BYTES)), limit)
-    if isinstance(value, bool | int | float):
-        return value
+        text = str.__str__(value)
+        if _IS_ID(text):  # no secret has this form
+            return text, text
+        return _remembered_text(text, limit) if len(text) <= MAX_REMEMBERED_CHARS else _safe_text(text, limit)
+    if isinstance(value, bool):
+        return value, str(value).lower()
+    if isinstance(value, int | float):
+        return value, str(value)
     if isinstance(value, list | tuple | set | frozenset) and all(isinstance(member, str) for member in value):
-        return _value(_listed(value), limit)
+        return _safe_text(_listed(value), limit)
     # A payload, a lease, an item: nothing of what is in it.
-    return f"<{type(value).__name__}>"
+    return _safe_text(f"<{type(value).__name__}>", limit)
+
+
+def _safe_text(text: str, limit: int) -> tuple[str, str]:
+    # Secrets are looked for before the text is cut, which could cut one in half.
+    safe = clean_text(redact_text(clean_text(text, MAX_LOOKED_AT_BYTES)), limit)
+    return safe, safe if safe and safe.isprintable() and not _NEEDS_QUOTES(safe) else _quoted(safe)
+
+
+_remembered_text = lru_cache(maxsize=1024)(_safe_text)
 
 
 def _listed(members: Iterable[str]) -> str:
     shown = list(members)
     rest = f" and {len(shown) - MAX_LISTED:,} more" if len(shown) > MAX_LISTED else ""
     return ", ".join(shown[:MAX_LISTED]) + rest
-
-
-def _to_logging(_: object, __: str, told: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """What the logger of Python is called with: one line, without arguments, and the fields beside it."""
-    event = told.pop("event")
-    fields = dict(told)
-    line = " ".join([event, *(f"{name}={_written(value)}" for name, value in fields.items())])
-    return (line,), {"extra": {"event": event, "fields": fields}}
-
-
-def _written(value: str | int | float | bool) -> str:
-    if not isinstance(value, str):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    plain = value.isprintable() and value and not any(character in ' ="\\' for character in value)
-    return value if plain else _quoted(value)
 
 
 def _quoted(value: str) -> str:

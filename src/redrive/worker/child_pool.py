@@ -1,209 +1,37 @@
-"""Children of a worker and the zygote that forks them: slots, exits, and what a child leaves behind."""
+"""Children of a worker and the zygote that forks them."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
 import selectors
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections import deque
 
-import msgspec
-
-from redrive.broker.worker_session import Lost
-from redrive.telemetry import events, tracing
+from redrive.telemetry import events
+from redrive.worker.child_queue import ChildQueue
+from redrive.worker.child_slot import IDLE_DEATH_PAUSES, ExitingChild, Slot
 from redrive.worker.in_flight import InFlightLog
-from redrive.worker.ipc import (
-    Channel,
-    ChildExited,
-    Fork,
-    Forked,
-    FromChild,
-    FromZygote,
-    Kill,
-    StartupFailed,
-    ZygoteReady,
-    ZygoteSetup,
-)
-from redrive.worker.process_exit import Exit, loss
-from redrive.worker.runner import Job
+from redrive.worker.ipc import Channel, FromChild, ZygoteSetup
+from redrive.worker.zygote_process import ZygoteProcess
 
-ENDING_SECONDS = 5.0
-"""How long a zygote is given to end by itself."""
 SUSPICION_SECONDS = 0.1
 """A child whose socket is closed has died. If nothing was heard of that after this long, it is killed to make sure."""
 REPORT_SECONDS = 2.0
 """How long the end of a child is waited for before its item is settled without knowing more."""
-IDLE_DEATH_PAUSES = (0.0, 0.05, 0.2, 1.0)
-"""How long before a child is replaced that did nothing before it died, by how often that happened in a row."""
+STALL_SECONDS = 0.01
+"""A child that has not reported for this long runs something that takes longer: what it has not taken is reclaimed."""
 ZYGOTE_PAUSES = (0.0, 0.2, 1.0, 5.0)
-"""The same for a zygote that died without having forked."""
+"""How long before a zygote is replaced that died without having forked, by how often that happened in a row."""
 _log = events.logger("redrive.worker")
-
-
-class ZygoteProcess:
-    """A zygote that was started. It forks once it `is_ready`. For one thread at a time."""
-
-    def __init__(self, setup: ZygoteSetup) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "redrive.worker.zygote", setup.app, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-            )
-        self._channel: Channel[FromZygote] = Channel(ours, FromZygote)
-        self._numbers = itertools.count(1)
-        self.started_at = time.monotonic()
-        self.is_ready = False
-        self.problem: str | None = None
-        """Why it cannot fork."""
-        with contextlib.suppress(OSError):  # it is gone; `receive` says so
-            self._channel.send(setup, wait=True)
-
-    def fileno(self) -> int:
-        """For a selector."""
-        return self._channel.fileno()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is gone."""
-        return self._channel.has_ended
-
-    def fork(self) -> tuple[int, socket.socket]:
-        """Ask for a child. Gives the number that `Forked` will name, and our end of the child's socket.
-
-        Raises OSError where the zygote is gone.
-        """
-        ours, theirs = socket.socketpair()
-        number = next(self._numbers)
-        try:
-            with theirs:
-                self._channel.send_with(Fork(number), theirs)
-        except OSError:
-            ours.close()
-            raise
-        return number, ours
-
-    def kill(self, pid: int) -> None:
-        """End a child now. The zygote does it, because it alone knows that the id is still that child's."""
-        try:
-            self._channel.send(Kill(pid), wait=True)
-        except OSError:  # where it died its children do too; but not on every system
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-
-    def receive(self) -> list[Forked | ChildExited]:
-        """What it has to say of its children."""
-        told: list[Forked | ChildExited] = []
-        for frame in self._channel.receive():
-            match frame:
-                case ZygoteReady():
-                    self.is_ready = True
-                case StartupFailed(problem):
-                    self.problem = problem
-                case Forked() | ChildExited():
-                    told.append(frame)
-        return told
-
-    def close(self) -> None:
-        """Let it end, with its children, and wait for that."""
-        self._channel.close()
-        try:
-            self._process.wait(ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-STOPPED = "the worker was stopped"
-"""Why a child was killed whose job is given back, and not charged."""
-REVOKED = "its lease was lost"
-"""Why a child was killed whose item was taken away."""
-
-
-class Slot:
-    """The place of one child after another."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.zygote: ZygoteProcess | None = None
-        """Where its child is from."""
-        self.fork = 0
-        """Which fork of that one it is; 0: none."""
-        self.pid = 0
-        """0 while the fork is not heard of."""
-        self.channel: Channel[FromChild] | None = None
-        self.job: Job | None = None
-        self.because: str | None = None
-        """Why the child was killed."""
-        self.done = 0
-        """Items that this child has ended."""
-        self.told_to_stop = False
-        self.is_dead = False
-        """The zygote said so, while the channel may still have its last word."""
-        self.start_at = 0.0
-        """When it may have another child."""
-        self.idle_deaths = 0
-        """Children in a row that died without having ended anything."""
-
-    def attach(self, zygote: ZygoteProcess, fork: int, channel: Channel[FromChild]) -> None:
-        """A child is coming."""
-        self.zygote, self.fork, self.channel = zygote, fork, channel
-        self.done, self.because, self.told_to_stop, self.is_dead = 0, None, False, False
-
-    def pause_after_idle_death(self) -> float:
-        """Its child died without a job: how long before it has another."""
-        pause = IDLE_DEATH_PAUSES[min(self.idle_deaths, len(IDLE_DEATH_PAUSES) - 1)]
-        self.idle_deaths += 1
-        return pause
-
-    @property
-    def job_never_began(self) -> bool:
-        """Whether the child is gone without having read its job. The word to stop, maybe unread too, came later."""
-        return self.channel is not None and self.channel.was_unread and not self.told_to_stop
-
-
-class ExitingChild(msgspec.Struct, eq=False):
-    """A job whose child is gone, until it is known how."""
-
-    job: Job
-    pid: int
-    because: str | None
-    since: float
-    suspected: bool = False
-    """It was killed, to make sure."""
-
-    def end(self, exit: Exit | None) -> Lost:
-        """What became of it."""
-        job = self.job
-        return Lost(
-            loss(
-                exit,
-                seconds=job.duration,
-                task=None if job.task is None else job.task.name,
-                worker=job.lease.worker,
-                because=self.because,
-                trace_id=tracing.trace_id(job.lease.headers),
-            )
-        )
 
 
 class ChildPool:
     """The children of one worker, one in each slot, and the zygote that forks them. For one thread at a time."""
 
-    def __init__(self, setup: ZygoteSetup, processes: int, in_flight_log: InFlightLog | None) -> None:
+    def __init__(self, setup: ZygoteSetup, processes: int, in_flight_log: InFlightLog, most_items: int) -> None:
         self._setup = setup
         self._in_flight_log = in_flight_log
-        self.slots = [Slot(number) for number in range(processes)]
-        self.idle: deque[Slot] = deque()
-        """Slots whose child has nothing to do."""
+        self._most_items = most_items
+        self.slots = [Slot(number, in_flight_log) for number in range(processes)]
         self.dying: dict[int, ExitingChild] = {}
         """By process id."""
         self.selector = selectors.DefaultSelector()
@@ -226,6 +54,7 @@ class ChildPool:
         now = time.monotonic()
         due = [slot.start_at for slot in self.slots if slot.channel is None and self.can_fork()]
         due += [each.since + (REPORT_SECONDS if each.suspected else SUSPICION_SECONDS) for each in self.dying.values()]
+        due += [slot.heard_at + STALL_SECONDS for slot in self.slots if len(slot.jobs) > 1]
         if self.zygote is None and not self.is_closing:
             due.append(self.zygote_at)
         return max(0.0, min([at - now for at in due] + [longest]))
@@ -239,14 +68,16 @@ class ChildPool:
     def fork(self, slot: Slot) -> None:
         """Ask for a child."""
         assert self.zygote is not None
+        queue = ChildQueue()
         try:
-            number, connection = self.zygote.fork()
+            number, connection = self.zygote.fork(slot.number, queue)
         except OSError as error:
+            queue.close()
             slot.start_at = time.monotonic() + IDLE_DEATH_PAUSES[-1]
             _log.warning("fork_failed", error=str(error))
             return
         channel: Channel[FromChild] = Channel(connection, FromChild)
-        slot.attach(self.zygote, number, channel)
+        slot.attach(self.zygote, number, channel, queue, self._most_items)
         self.selector.register(channel, selectors.EVENT_READ, slot)
 
     def watch(self, slot: Slot) -> None:
@@ -259,16 +90,15 @@ class ChildPool:
 
     def detach(self, slot: Slot) -> None:
         """Let the child of a slot go: it ends when it reads that nobody is there."""
-        if slot.channel is None:
+        if slot.channel is None or slot.queue is None:
             return
-        with contextlib.suppress(ValueError):
-            self.idle.remove(slot)
         self.selector.unregister(slot.channel)
         slot.channel.close()
-        slot.channel = None
+        slot.queue.close()
+        slot.channel = slot.queue = None
         slot.fork = slot.pid = 0
-        if self._in_flight_log is not None:
-            self._in_flight_log.assign_process(slot.number, 0)
+        self._in_flight_log.clear(slot.number)
+        self._in_flight_log.assign_process(slot.number, 0)
 
     def start_zygote(self) -> None:
         """Start one; where that cannot be, it is tried again later."""
@@ -284,7 +114,7 @@ class ChildPool:
         self.selector.register(self.zygote, selectors.EVENT_READ, self.zygote)
 
     def forked(self, number: int, pid: int, problem: str | None) -> None:
-        """The zygote forked a child, which is idle now, or could not."""
+        """The zygote forked a child, which has nothing to do now, or could not."""
         slot = next((slot for slot in self.slots if slot.fork == number), None)
         if slot is None:
             return
@@ -295,9 +125,7 @@ class ChildPool:
             return
         slot.pid = pid
         self._zygote_deaths = 0
-        if self._in_flight_log is not None:
-            self._in_flight_log.assign_process(slot.number, pid)
-        self.idle.append(slot)
+        self._in_flight_log.assign_process(slot.number, pid)
 
     def lose_zygote(self, zygote: ZygoteProcess) -> None:
         """Its children die with it. What they ran was running when they did."""
@@ -315,15 +143,15 @@ class ChildPool:
         for slot in self.slots:
             if slot.pid:
                 zygote.kill(slot.pid)  # where the system does not do it
-            if slot.job is None:
+            if not slot.jobs:
                 self.detach(slot)
 
     def close(self) -> None:
         """Let the zygote end, and all children with it."""
         for slot in self.slots:
-            if slot.channel is not None:
-                slot.channel.close()
-            if self._in_flight_log is not None:  # its id may soon be that of another process
-                self._in_flight_log.assign_process(slot.number, 0)
+            for end in (slot.channel, slot.queue):
+                if end is not None:
+                    end.close()
+            self._in_flight_log.assign_process(slot.number, 0)  # its id may soon be that of another process
         if self.zygote is not None:
             self.zygote.close()

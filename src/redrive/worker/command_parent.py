@@ -20,7 +20,6 @@ import sys
 import time
 
 from redrive.worker.command_sentinel import Sentinel
-from redrive.worker.item_lock import remove_left
 from redrive.worker.launched_command import Launched
 
 DESCRIPTORS = 4
@@ -45,7 +44,6 @@ class CommandParent:
             signal.signal(number, _ignore_signal)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        remove_left()
         self._selector.register(self._connection, selectors.EVENT_READ)
         self._selector.register(self._wakes, selectors.EVENT_READ)
         while self._has_worker or self._launched:

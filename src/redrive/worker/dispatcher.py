@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from redrive.broker.broker import Broker
 from redrive.broker.worker_session import (
@@ -42,20 +42,22 @@ RETRY_BACKOFF = 100 * MILLISECOND
 """How long it waits after the store could not serve it; doubled each time, up to POLL_INTERVAL × 5."""
 _log = events.logger("redrive.worker")
 
-OnSettled = Callable[[Job, Outcome, Settled | RedriveError], None]
-"""Told what the store made of an end."""
+Ended: TypeAlias = tuple[Job, Outcome, Settled | RedriveError]
+"""A job, how it ended, and what the store made of that."""
+OnSettled = Callable[[Sequence[Ended]], None]
+"""Called with all that were settled in one transaction."""
 
 
 class Dispatcher:
     """Feeds a runner from some queues of a broker."""
 
     def __init__(
-        self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, told: OnSettled
+        self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, on_settled: OnSettled
     ) -> None:
         self._tasks = app.tasks
         self._queues = tuple(queues)
         self._runner = runner
-        self._told = told
+        self._on_settled = on_settled
         self.session = open_worker_session(broker, worker)
         self._jobs: dict[str, Job] = {}
         self._ends: deque[tuple[Job, Outcome]] = deque()
@@ -230,6 +232,7 @@ class Dispatcher:
             self._ended_at = time.monotonic()
         self._pace.ended(ran)
         again: list[tuple[Job, Outcome]] = []
+        ended: list[Ended] = []
         for (job, end), settled in zip(ends, stepped.settled, strict=True):
             if isinstance(settled, RETRYABLE_STORE_ERRORS):
                 job.outcome_unknown |= isinstance(settled, OutcomeUnknown)
@@ -244,8 +247,9 @@ class Dispatcher:
                 del self._latest[job.lease.id]
             if job is self._running_alone:
                 self._running_alone = None
-            self._told(job, end, settled)
+            ended.append((job, end, settled))
         self._ends.extendleft(reversed(again))
+        self._on_settled(ended)
 
     def _take(self, stepped: SettledAndLeased, wants: Mapping[str, int]) -> None:
         now = time.monotonic()

@@ -6,12 +6,12 @@ import contextlib
 import os
 import platform
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
 import msgspec
 
+from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.broker import Broker
 from redrive.broker.flow import run
 from redrive.broker.flows import registrations
@@ -25,23 +25,12 @@ BEAT_SECONDS = 0.5
 """How often."""
 
 
-class Heartbeat:
+class Heartbeat(BackgroundThread):
     """Beats in a thread of its own, which waits for nothing and nobody."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
+        super().__init__("heartbeat")
         self._beat = beat
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redrive-heartbeat", daemon=True)
-
-    def start(self) -> None:
-        """Begin, at once."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         self._beat()
@@ -54,7 +43,7 @@ EVERY = 10 * SECOND
 _log = events.logger("redrive.worker")
 
 
-class WorkerRegistration:
+class WorkerRegistration(BackgroundThread):
     """Announces one worker, in a thread of its own, from `start` to `close`.
 
     A store that does not answer is asked again the next time: nobody works less for it.
@@ -70,10 +59,9 @@ class WorkerRegistration:
         *,
         running: Callable[[], int] = lambda: 0,
     ) -> None:
+        super().__init__("presence")
         self._core = broker.core
         self._running = running
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redrive-presence", daemon=True)
         self._info = WorkerInfo(
             name=name,
             host=socket.gethostname(),
@@ -84,10 +72,6 @@ class WorkerRegistration:
             started_at=self._core.clock.now(),
             concurrency=concurrency,
         )
-
-    def start(self) -> None:
-        """Begin, at once."""
-        self._thread.start()
 
     def announce(self) -> None:
         """Say it once."""
@@ -101,9 +85,7 @@ class WorkerRegistration:
 
     def close(self) -> None:
         """Say no more, and be gone for others at once."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().close()
         with contextlib.suppress(RedriveError):  # then it is gone when its time is over
             run(self._core, registrations.unregister_worker(self._info.name))
 

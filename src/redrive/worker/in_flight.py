@@ -84,6 +84,7 @@ class InFlightLog:
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
+            file.seek(0, os.SEEK_END)  # what a handler writes into descriptors that it finds open, it writes behind it
         magic, slots, length, name = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
             raise InvalidInput(f"{path} is not the in-flight log of a worker")
@@ -109,15 +110,24 @@ class InFlightLog:
         """An item begins in this slot."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
         now = time.time_ns() // 1000
+        self._map[start + _RUNS_AT] = 0  # of the item before, which was not cleared
         _BEGIN.pack_into(self._map, start + _BEGIN_AT, now, token.encode(), label.encode()[:55])
         self._map[start + _RUNS_AT] = 1
 
     def end(self, slot: int) -> None:
         """The item in this slot has ended."""
-        start = _SLOTS_AT + slot * _SLOT_BYTES
-        self._map[start + _RUNS_AT] = 0
-        (ended,) = _ENDED.unpack_from(self._map, start + _ENDED_AT)
-        _ENDED.pack_into(self._map, start + _ENDED_AT, (ended + 1) & 0xFFFFFFFF)
+        self.clear(slot)
+        self.count(slot)
+
+    def clear(self, slot: int) -> None:
+        """No item runs in this slot."""
+        self._map[_SLOTS_AT + slot * _SLOT_BYTES + _RUNS_AT] = 0
+
+    def count(self, slot: int) -> None:
+        """An item has ended here; another may have started."""
+        start = _SLOTS_AT + slot * _SLOT_BYTES + _ENDED_AT
+        (ended,) = _ENDED.unpack_from(self._map, start)
+        _ENDED.pack_into(self._map, start, (ended + 1) & 0xFFFFFFFF)
 
     def assign_process(self, slot: int, pid: int) -> None:
         """A process of its own runs the items of this slot from now on; 0: none does."""
@@ -157,14 +167,16 @@ class InFlightLog:
 
     def running(self) -> list[InFlightItem]:
         """What runs. Read while the worker lives, it is a glimpse; after its death, it is what it ran."""
-        found: list[InFlightItem] = []
-        for slot in range(self.slots):
-            start = _SLOTS_AT + slot * _SLOT_BYTES
-            if self._map[start + _RUNS_AT]:
-                pid, _, began_at, token, label = _SLOT.unpack_from(self._map, start)
-                name = label.rstrip(b"\0").decode("utf-8", "ignore")
-                found.append(InFlightItem(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid))
-        return found
+        return [item for slot in range(self.slots) if (item := self.running_in(slot)) is not None]
+
+    def running_in(self, slot: int) -> InFlightItem | None:
+        """What runs in this slot."""
+        start = _SLOTS_AT + slot * _SLOT_BYTES
+        if not self._map[start + _RUNS_AT]:
+            return None
+        pid, _, began_at, token, label = _SLOT.unpack_from(self._map, start)
+        name = label.rstrip(b"\0").decode("utf-8", "ignore")
+        return InFlightItem(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid)
 
     def pids(self) -> list[int]:
         """The processes that the worker has for its slots."""

@@ -2,7 +2,7 @@
 
     worker ──ZygoteSetup, Fork (with a socket), Kill──► zygote
     zygote ──ZygoteReady | StartupFailed, Forked, ChildExited──► worker
-    worker ──Delivery, Stop──► child ──Outcome──► worker
+    worker ──Delivery (see child_queue.py), Stop──► child ──JobReport──► worker
     supervisor ──WorkerLaunch, Stop──► worker
 
 A child has no lease and no broker of the worker's: it is given bytes, and says how it went.
@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from redrive.broker.worker_session import Buried, Completed, Failed, Lost, Released, Returned
+from redrive.broker.worker_session import Outcome
+from redrive.model.ids import Token
 from redrive.model.item import Lease
 from redrive.model.url import redact_url
 from redrive.worker.execution import HandlerSettings
@@ -42,15 +43,21 @@ class ZygoteSetup(msgspec.Struct, frozen=True, tag=True):
     """The store, instead of the one that the app names."""
     memory_limit: int | None = None
     """Bytes of memory that a child can have."""
+    in_flight_log: str = ""
+    """The path of the log in which a child writes what it starts."""
 
     def __repr__(self) -> str:
         return f"ZygoteSetup(app={self.app!r}, url={self.url and redact_url(self.url)!r})"
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """To a zygote: make a child, whose socket comes with this. It is answered by Forked with the same number."""
+    """To a zygote: make a child for a slot of the in-flight log. Its channel and its queue come with this.
+
+    It is answered by Forked with the same number.
+    """
 
     number: int
+    slot: int
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
@@ -91,6 +98,14 @@ class Delivery(msgspec.Struct, frozen=True, tag=True, gc=False):
     handling: HandlerSettings
 
 
+class JobReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """From a child: how an item ended, and for how long its handler ran."""
+
+    token: Token
+    outcome: Outcome
+    seconds: float
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """To a child or a worker: finish what runs, begin nothing more. At once: do not finish it."""
 
@@ -128,12 +143,16 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
 ToZygote = ZygoteSetup | Fork | Kill
 FromZygote = ZygoteReady | StartupFailed | Forked | ChildExited
 ToChild = Delivery | Stop
-FromChild = Completed | Failed | Released | Returned | Buried | Lost
+FromChild = JobReport
 ToWorker = WorkerLaunch | Stop
 
 
 class FrameInvalid(Exception):
-    """What came through a channel is no frame."""
+    """What came through a channel is no frame. `before` has the frames that came before it."""
+
+    def __init__(self, problem: str, before: list[Any]) -> None:
+        super().__init__(problem)
+        self.before = before
 
 
 class Channel(Generic[_T]):
@@ -147,10 +166,10 @@ class Channel(Generic[_T]):
         self._decode = msgspec.msgpack.Decoder(hears).decode
         self._in = bytearray()
         self._out = bytearray()
+        self.is_garbled = False
+        """What came was no frame, and no more is read."""
         self.has_ended = False
         """The other end is closed, or gone. What it said before may still have to be received."""
-        self.was_unread = False
-        """It is gone, and had not read all that was sent. Where it had, or the system does not tell: False."""
 
     def fileno(self) -> int:
         """For a selector."""
@@ -172,11 +191,11 @@ class Channel(Generic[_T]):
         else:
             self.flush()
 
-    def send_with(self, frame: msgspec.Struct, connection: socket.socket) -> None:
-        """Send a frame and a socket, and wait until that is done. Raises OSError where the other end is gone."""
+    def send_with(self, frame: msgspec.Struct, *connections: socket.socket) -> None:
+        """Send a frame and sockets, and wait until that is done. Raises OSError where the other end is gone."""
         data = _encode(frame)
         data = _LENGTH.pack(len(data)) + data
-        sent = socket.send_fds(self._socket, [data], [connection.fileno()])
+        sent = socket.send_fds(self._socket, [data], [connection.fileno() for connection in connections])
         self._socket.sendall(data[sent:])
 
     def flush(self) -> None:
@@ -189,7 +208,7 @@ class Channel(Generic[_T]):
             del self._out[:sent]
 
     def receive(self) -> list[_T]:
-        """The frames that have come. After the last one, `has_ended`. Raises FrameInvalid."""
+        """The frames that have come. After the last one, `has_ended`. Raises FrameInvalid, once: then none comes."""
         try:
             while True:
                 data = self._socket.recv(max(_READ_BYTES, self._missing()), socket.MSG_DONTWAIT)
@@ -201,8 +220,6 @@ class Channel(Generic[_T]):
                     break
         except BlockingIOError:
             pass
-        except ConnectionResetError:
-            self.has_ended = self.was_unread = True
         except OSError:
             self.has_ended = True
         return self._frames()
@@ -243,18 +260,22 @@ class Channel(Generic[_T]):
     def _frames(self, limit: int | None = None) -> list[_T]:
         found: list[_T] = []
         start = 0
+        if self.is_garbled:
+            self._in.clear()
         with memoryview(self._in) as view:
             while len(view) - start >= _LENGTH.size and (limit is None or len(found) < limit):
                 (length,) = _LENGTH.unpack_from(view, start)
                 if length > MAX_FRAME_BYTES:
-                    raise FrameInvalid(f"a frame of {length:,} bytes")
+                    self.is_garbled = True
+                    raise FrameInvalid(f"a frame of {length:,} bytes", found)
                 end = start + _LENGTH.size + length
                 if len(view) < end:
                     break
                 try:
                     found.append(self._decode(view[start + _LENGTH.size : end]))
                 except msgspec.DecodeError as error:
-                    raise FrameInvalid(str(error)) from error
+                    self.is_garbled = True
+                    raise FrameInvalid(str(error), found) from error
                 start = end
         if start:
             del self._in[:start]

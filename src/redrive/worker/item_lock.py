@@ -1,7 +1,8 @@
-"""One item runs once at a time on one host, for one user: a run holds a lock on a file that has the item's id.
+"""One item runs once at a time on one host, for one user: a run holds a lock on the byte of a file that its id names.
 
-The lock ends with the process that holds it, however that ends. A run that finds it taken waits: the other run has lost
-its lease, and is about to end. Only modules of Python are imported here, because `command_parent` has to start fast.
+The file is empty: a lock needs no byte to be there. It ends with the process that holds it, however that ends. A run
+that finds it taken by another process waits: the other run has lost its lease, and is about to end. Only modules of
+Python are imported here, because `command_parent` has to start fast.
 """
 
 from __future__ import annotations
@@ -12,67 +13,59 @@ import os
 import stat
 import tempfile
 from functools import cache
-from itertools import islice
 
 POLL_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
-MOST_LEFT = 1_000
-"""How many files of runs that were killed are looked at."""
+_OFFSETS = 2**61 - 1
+"""A prime, so that every digit of an id counts. No two items that run at once are likely to meet."""
 
 
 class ItemLock:
-    """The lock of one item. For one thread."""
+    """The lock of one item. Between processes, not within one."""
 
     def __init__(self, item: str) -> None:
-        self._item = item
-        self._path = ""
+        self._offset = int(item, 16) % _OFFSETS
         self._descriptor: int | None = None
 
     def take(self) -> bool:
         """Whether it is ours now. Raises OSError where there can be no lock at all."""
+        if not _is_there(*_lock_file()):
+            _lock_file.cache_clear()
+        descriptor, _ = _lock_file()
         try:
-            descriptor = self._open()
-        except FileNotFoundError:  # the folder was tidied
-            private_folder.cache_clear()
-            descriptor = self._open()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder may have removed the file since it was opened: then the lock is on nothing.
-            if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
-                self._descriptor = descriptor
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        finally:
-            if self._descriptor is None:
-                os.close(descriptor)
-        return self._descriptor is not None
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._offset)
+        except (BlockingIOError, PermissionError):
+            return False
+        self._descriptor = descriptor
+        return True
 
     def release(self) -> None:
-        """Let others have it, also where a process that was forked meanwhile still has the file open."""
+        """Let others have it."""
         if self._descriptor is not None:
-            with contextlib.suppress(FileNotFoundError):  # the folder was tidied
-                os.unlink(self._path)
             with contextlib.suppress(OSError):  # what ran may have closed it
-                os.close(self._descriptor)
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._offset)
             self._descriptor = None
-
-    def _open(self) -> int:
-        self._path = f"{private_folder()}/{self._item}"
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def remove_left() -> None:
-    """Remove the files of runs that were killed, and of which no other has been begun. For a process that starts."""
-    with contextlib.suppress(OSError):
-        for name in islice(os.listdir(private_folder()), MOST_LEFT):
-            lock = ItemLock(name)
-            if lock.take():
-                lock.release()
 
 
 @cache
+def _lock_file() -> tuple[int, os.stat_result]:
+    """The file. It stays open: to close any descriptor of a file ends all locks of a process on it."""
+    path = f"{private_folder()}/running"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return descriptor, os.fstat(descriptor)
+
+
+def _is_there(descriptor: int, opened: os.stat_result) -> bool:
+    """Whether this is still the file: its folder may have been tidied, and what ran may have closed it."""
+    try:
+        now = os.fstat(descriptor)
+    except OSError:
+        return False
+    return now.st_nlink > 0 and os.path.samestat(now, opened)
+
+
 def private_folder() -> str:
-    """Where the files are. Raises PermissionError where another user has a hand in it."""
+    """Where the file is. Raises PermissionError where another user has a hand in it."""
     folder = f"{tempfile.gettempdir()}/redrive-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)

@@ -5,10 +5,10 @@ In a thread of its own, which waits for nothing that a handler or the dispatcher
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.worker_session import WorkerSession
 from redrive.clock import Instant
 from redrive.errors import Closed, LeaseLost, NotFound, RedriveError
@@ -32,8 +32,8 @@ CONFIRMED_PER_SECOND = 100
 _log = events.logger("redrive.worker")
 
 
-class LeaseExtender:
-    """Sees to the jobs that a worker has in hand, begun or not."""
+class LeaseExtender(BackgroundThread):
+    """Sees to the jobs that a worker has in hand, begun or not. Before `close`, these must have been settled."""
 
     def __init__(
         self,
@@ -42,22 +42,11 @@ class LeaseExtender:
         in_hand: Callable[[], Collection[Job]],
         shortest_lease: Callable[[], int],
     ) -> None:
+        super().__init__("keeper")
         self._exchange = session
         self._runner = runner
         self._in_hand = in_hand
         self._shortest_lease = shortest_lease
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redrive-keeper", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop. What is in hand must have been settled."""
-        self._end.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def step(self) -> None:
         """One look at everything."""

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from datetime import UTC, datetime
 
 from redrive.broker.worker_session import Failed, Outcome, outcome_name
 from redrive.clock import Instant
-from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Settled, Status
 from redrive.model.judge import OutcomeKind
-from redrive.model.redact import redactor_by
+from redrive.model.redact import redact_title
 from redrive.model.redact_rules import NO_RULES, RedactRules
+from redrive.model.text import to_rfc3339
 from redrive.model.worker_info import TASK_HEADER
 from redrive.task.context import Context
 from redrive.telemetry import events
@@ -27,6 +26,8 @@ _log = events.logger("redrive.worker")
 
 def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO_RULES) -> None:
     """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
+    if not _log.shows_warning:
+        return
     failure = getattr(end, "failure", None)
     # A probe of a breaker, or refused with Retry-After: it waits for more than a time.
     is_uncounted = isinstance(end, Failed) and settled.counters.failures == lease.counters.failures
@@ -44,7 +45,7 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
         item=lease.id,
         queue=lease.queue,
         task=lease.headers.get(TASK_HEADER),
-        error=None if failure is None else redactor_by(rules).text(failure.title),
+        error=None if failure is None else redact_title(failure.title, rules),
         attempts=settled.counters.attempts,
         reason=settled.dead_reason,
         retry_at=_written(settled.ready_at) if is_due_by_time else None,
@@ -53,7 +54,7 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
 
 def _written(at: Instant | None) -> str | None:
     """An instant as the lines of the log have theirs."""
-    return None if at is None else f"{datetime.fromtimestamp(at // SECOND, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return None if at is None else f"{to_rfc3339(at)[:19]}Z"
 
 
 MOST_WAITING = 10_000

@@ -1,8 +1,10 @@
-"""Handlers in processes of their own, one item at a time in each. What a handler does to its process, it does to no
-other item.
+"""Handlers in processes of their own, one at a time in each. What a handler does to its process, it does to no other
+item.
 
-One thread hands out items, hears how they went, and notices deaths. A child that dies is replaced at once: what the
-zygote has to tell of its end is waited for only by the item that it ran.
+One thread hands out items, hears how they went, and notices deaths. A child is given as much as it ends in a moment, so
+that it need not wait for the worker between short items. It takes one at a time, and writes into the in-flight log
+which one it starts: when it dies, that one is charged, and the others go to another child. A child that dies is
+replaced immediately: the report of the zygote on its end is waited for only by the item that it ran.
 """
 
 from __future__ import annotations
@@ -12,30 +14,30 @@ import os
 import selectors
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from redrive.broker.worker_session import Outcome, Returned
 from redrive.errors import InvalidInput
 from redrive.model.failure import Failure
 from redrive.telemetry import events
-from redrive.worker.child_pool import (
-    REPORT_SECONDS,
-    REVOKED,
-    STOPPED,
-    SUSPICION_SECONDS,
-    ChildPool,
-    ExitingChild,
-    Slot,
-    ZygoteProcess,
-)
+from redrive.worker.child_pool import REPORT_SECONDS, STALL_SECONDS, SUSPICION_SECONDS, ChildPool
+from redrive.worker.child_slot import REVOKED, STOPPED, ExitingChild, Slot
 from redrive.worker.in_flight import InFlightLog
-from redrive.worker.ipc import ChildExited, Delivery, Forked, FrameInvalid, Stop, ZygoteSetup
+from redrive.worker.ipc import ChildExited, Forked, FrameInvalid, JobReport, Stop, ZygoteSetup
 from redrive.worker.process_exit import Exit
 from redrive.worker.runner import Ended, Job
+from redrive.worker.zygote_process import ZygoteProcess
 
+AHEAD_SECONDS = 0.005
+"""A child is given as much as ends in this time; at least one item, and at most MOST_GIVEN."""
+MOST_GIVEN = 64
+MEAN_OF = 8
+"""The mean time of a handler changes by this part of what the last one differs from it."""
 POLL_SECONDS = 0.5
 """How often the thread looks, whatever happens."""
 KILLING_SECONDS = 5.0
@@ -67,14 +69,20 @@ class ProcessRunner:
         if not hasattr(os, "fork"):
             raise InvalidInput("processes= needs a system that can fork, and this one cannot; use concurrency= instead")
         self.slots = processes
-        self._pool = ChildPool(ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit), processes, in_flight_log)
-        self._stopping = stopping
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if in_flight_log is None:  # no supervisor reads one
+            self._folder = tempfile.TemporaryDirectory(prefix="redrive-")
+            in_flight_log = InFlightLog.create(Path(self._folder.name) / "in_flight", "processes", processes)
         self._in_flight_log = in_flight_log
-        self._most_items = max_items_per_child
+        setup = ZygoteSetup(app, tuple(map(str, sys.path)), url, memory_limit, str(in_flight_log.path))
+        self._pool = ChildPool(setup, processes, in_flight_log, max_items_per_child or sys.maxsize)
+        self._stopping = stopping
         self._ended: Ended
         self._lock = threading.Lock()
         self._waiting: deque[Job] = deque()
-        self._slots, self._idle, self._dying = self._pool.slots, self._pool.idle, self._pool.dying
+        self._mean_seconds = AHEAD_SECONDS
+        """How long handlers run, those that ended last counting most."""
+        self._slots, self._dying = self._pool.slots, self._pool.dying
         self._reports: list[tuple[Job, Outcome]] = []
         self._killed: list[Job] = []
         self._wakes, self._wake = socket.socketpair()
@@ -96,18 +104,22 @@ class ProcessRunner:
     def submit(self, jobs: Sequence[Job]) -> None:
         """Run these, in order, as children have room."""
         with self._lock:
+            queued = self._count_queued()
             self._waiting.extend(jobs)
             self._hand_out()
+            if self._count_queued() > queued:  # the thread may sleep, and has to see whether they stall
+                self._ring()
 
     def running(self) -> Collection[Job]:
-        """Jobs that children have been given, and whose end is not told yet."""
+        """The oldest job of each child, and those of children that are gone and whose end is not reported yet."""
         with self._lock:
-            return [slot.job for slot in self._slots if slot.job] + [dying.job for dying in self._dying.values()]
+            oldest = [next(iter(slot.jobs.values())) for slot in self._slots if slot.jobs]
+            return oldest + [dying.job for dying in self._dying.values()]
 
     def cancel_queued(self) -> list[Job]:
-        """Jobs that no child has been given."""
+        """Jobs that no child has taken."""
         with self._lock:
-            taken = list(self._waiting)
+            taken = [job for slot in self._slots for job in slot.reclaim()] + list(self._waiting)
             self._waiting.clear()
         return taken
 
@@ -128,14 +140,20 @@ class ProcessRunner:
             patience = KILLING_SECONDS if jobs_too else None
             self._quiet.wait_for(lambda: self._is_quiet() or not self._thread.is_alive(), patience)
         self._end()
-        left = [slot.job for slot in self._slots if slot.job is not None]
-        return self._killed + left
+        return self._killed + [job for slot in self._slots for job in slot.jobs.values()]
 
     def _kill(self, job: Job, because: str) -> None:
+        """Kill the child that runs this job, if one does: with nothing behind it that could start."""
         with self._lock:
-            for slot in self._slots:
-                if slot.job is job:
-                    self._pool.kill(slot, because)
+            slot = next((slot for slot in self._slots if job.lease.token in slot.jobs), None)
+            if slot is None:
+                return
+            self._put_back(slot.reclaim())
+            self._hear(slot)
+            if job.lease.token in slot.jobs:
+                self._pool.kill(slot, because)
+            self._hand_out()
+            self._ring()
 
     # The thread.
 
@@ -161,6 +179,7 @@ class ProcessRunner:
                 else:
                     self._wakes.recv(4096)
             self._tend(time.monotonic())
+            self._hand_out()
             reports, self._reports = self._reports, []
             if self._is_quiet():
                 self._quiet.notify_all()
@@ -175,12 +194,16 @@ class ProcessRunner:
         for slot in self._slots:
             if slot.channel is None and now >= slot.start_at and pool.can_fork():
                 pool.fork(slot)
-            if self._killing and slot.job is not None and slot.because is None and pool.zygote is not None:
+            if self._killing and slot.jobs and slot.because is None and pool.zygote is not None:
+                self._put_back(slot.reclaim())
                 pool.kill(slot, STOPPED)
-            elif slot.job is None and pool.is_closing:
+            elif not slot.jobs and pool.is_closing:
                 self._retire(slot)
-            elif slot.job is not None and not slot.told_to_stop and (pool.is_closing or self._stopping()):
+            elif slot.jobs and not slot.told_to_stop and (pool.is_closing or self._stopping()):
                 self._tell_to_stop(slot)
+            elif len(slot.jobs) > 1 and now >= slot.heard_at + STALL_SECONDS:
+                self._mean_seconds = max(self._mean_seconds, STALL_SECONDS)
+                self._put_back(slot.reclaim())
             pool.watch(slot)
         for dying in list(self._dying.values()):
             if now >= dying.since + REPORT_SECONDS:
@@ -191,70 +214,85 @@ class ProcessRunner:
 
     # Children.
 
+    def _hand_out(self) -> None:
+        """Give what waits to those that have the least to do."""
+        if not self._waiting:
+            return
+        depth = max(1, min(MOST_GIVEN, int(AHEAD_SECONDS / self._mean_seconds)))
+        ready = [slot for slot in self._slots if slot.takes_more and slot.has_room(depth)]
+        takers = deque(sorted(ready, key=lambda slot: len(slot.jobs)))
+        while self._waiting and takers:
+            job = self._waiting[0]
+            if job.lease_lost:  # another worker may have it
+                self._reports.append((self._waiting.popleft(), Returned()))
+                self._ring()
+                continue
+            slot = takers.popleft()
+            if job.is_suspect and slot.jobs:  # it runs in a child that has nothing else, and is given nothing else
+                return
+            if slot.give(job):
+                self._waiting.popleft()
+                if slot.channel is not None and slot.channel.is_full:
+                    self._ring()
+                if slot.left and slot.has_room(depth):
+                    takers.append(slot)
+
+    def _count_queued(self) -> int:
+        """Children that have more than they run."""
+        return sum(len(slot.jobs) > 1 for slot in self._slots)
+
+    def _put_back(self, jobs: Sequence[Job]) -> None:
+        """What did not start waits for another child."""
+        if self._pool.is_closing:
+            self._killed.extend(jobs)
+        else:
+            self._waiting.extendleft(reversed(jobs))
+
     def _hear(self, slot: Slot) -> None:
         """The child of a slot has something to say, or is gone."""
         channel = slot.channel
         if channel is None:
             return
+        reports: list[JobReport] = []
         try:
-            ends = channel.receive()
+            reports = channel.receive()
             if channel.is_full and not channel.has_ended:
                 channel.flush()
-        except (FrameInvalid, OSError) as error:
-            slot.because = slot.because or f"it wrote into the socket of its worker ({error})"
-            self._gone(slot, None)
-            return
-        for end in ends:
-            self._answered(slot, end)
+        except FrameInvalid as error:  # what it had started is known when it is dead
+            reports = error.before
+            self._put_back(slot.reclaim())
+            self._pool.kill(slot, f"it wrote into the socket of its worker ({error})")
+        except OSError:  # it is gone, and the next time there is nothing more to receive
+            pass
+        for report in reports:
+            self._end_job(slot, report)
+        if reports:
+            self._continue(slot)
         if slot.channel is channel and channel.has_ended:
             self._gone(slot, None)
 
-    def _answered(self, slot: Slot, end: Outcome) -> None:
-        job = slot.job
+    def _end_job(self, slot: Slot, report: JobReport) -> None:
+        job = slot.jobs.pop(report.token, None)
         if job is None:
             return
-        self._leave(slot, job)
-        self._reports.append((job, end))
-        slot.done += 1
+        job.duration = report.seconds
+        job.began_at = job.began_at or time.monotonic() - report.seconds
+        self._mean_seconds += (max(report.seconds, 1e-6) - self._mean_seconds) / MEAN_OF
+        self._in_flight_log.count(slot.number)
+        self._reports.append((job, report.outcome))
         slot.idle_deaths = 0
-        # What a suspect may have left behind in its process is nobody else's.
-        is_used_up = slot.done == self._most_items or job.is_suspect
-        if is_used_up or slot.told_to_stop or slot.because is not None or slot.is_dead:
-            self._retire(slot)
-        else:
-            self._idle.append(slot)
-            self._hand_out()
 
-    def _leave(self, slot: Slot, job: Job) -> None:
-        """The job has ended, one way or another."""
-        job.duration = time.monotonic() - (job.began_at or time.monotonic())
-        slot.job = None
-        if self._in_flight_log is not None:
-            self._in_flight_log.end(slot.number)
-
-    def _hand_out(self) -> None:
-        while self._waiting and self._idle:
-            job = self._waiting.popleft()
-            if job.lease_lost:  # somebody else may have it
-                self._reports.append((job, Returned()))
-                self._ring()
-                continue
-            self._begin(self._idle.popleft(), job)
-
-    def _begin(self, slot: Slot, job: Job) -> None:
-        assert slot.channel is not None
-        job.slot = slot.number
-        job.began_at = time.monotonic()
-        if self._in_flight_log is not None:
-            self._in_flight_log.begin(slot.number, job.lease.token, "" if job.task is None else job.task.name)
-        slot.job = job
-        try:
-            slot.channel.send(Delivery(job.lease, job.handling))
-        except OSError:  # the child is gone, and the thread will notice
-            self._take_from(slot, job)
+    def _continue(self, slot: Slot) -> None:
+        """A child has reported: it is about to start the next, or has nothing, or has done its part."""
+        slot.heard_at = time.monotonic()
+        if slot.told_to_stop or slot.because is not None or slot.is_dead:
+            self._put_back(slot.reclaim())
+        if slot.jobs:
+            next(iter(slot.jobs.values())).began_at = slot.heard_at
             return
-        if slot.channel.is_full:
-            self._ring()
+        self._in_flight_log.clear(slot.number)
+        if not slot.takes_more:
+            self._retire(slot)
 
     def _retire(self, slot: Slot) -> None:
         """Let the child of a slot end, and replace it."""
@@ -262,19 +300,24 @@ class ProcessRunner:
         slot.start_at = 0.0
 
     def _gone(self, slot: Slot, exit: Exit | None) -> None:
-        """The child of a slot is gone: with its job, or idle."""
-        job, pid, because, now = slot.job, slot.pid, slot.because, time.monotonic()
-        never_began = slot.job_never_began
+        """The child of a slot is gone. What it had started and not reported is charged, and nothing else."""
+        pid, because, now = slot.pid, slot.because, time.monotonic()
+        untaken = slot.reclaim()
+        job = slot.take_started()
+        for each in slot.jobs.values():
+            each.began_at = None
+        self._put_back([*slot.jobs.values(), *untaken])
+        slot.jobs.clear()
         self._pool.detach(slot)
-        if job is not None and never_began:
-            self._take_from(slot, job)
-            job = None
-        if job is None:
+        if job is None and slot.told_to_stop:
+            slot.start_at = 0.0
+        elif job is None:
             pause = slot.pause_after_idle_death()
             slot.start_at = now + pause
             _log.warning("idle_child_exited", pid=pid, retry_in_seconds=pause)
         else:
-            self._leave(slot, job)
+            self._in_flight_log.count(slot.number)
+            job.duration = now - (job.began_at or now)
             slot.start_at = 0.0
             dying = ExitingChild(job, pid, because, now)
             self._dying[pid] = dying
@@ -282,16 +325,6 @@ class ProcessRunner:
                 self._settle(dying, exit)
         if self._pool.can_fork() and now >= slot.start_at:
             self._pool.fork(slot)
-
-    def _take_from(self, slot: Slot, job: Job) -> None:
-        """A child is gone that was given this job, and never began it: it waits for the next."""
-        self._leave(slot, job)
-        job.began_at = None
-        if self._pool.is_closing:
-            self._killed.append(job)
-        else:
-            self._waiting.appendleft(job)
-            self._hand_out()
 
     def _settle(self, dying: ExitingChild, exit: Exit | None) -> None:
         """It is known how the child of a job ended, or never will be."""
@@ -317,7 +350,6 @@ class ProcessRunner:
             match told:
                 case Forked(number, pid, problem):
                     self._pool.forked(number, pid, problem)
-                    self._hand_out()
                 case ChildExited(pid, exit):
                     self._died(pid, exit)
         if zygote.is_ready:
@@ -347,7 +379,7 @@ class ProcessRunner:
 
     def _is_quiet(self) -> bool:
         """Whether nothing runs, and everything was said."""
-        return not self._dying and not self._reports and all(slot.job is None for slot in self._slots)
+        return not self._dying and not self._reports and not any(slot.jobs for slot in self._slots)
 
     def _ring(self) -> None:
         """Wake the thread."""
@@ -362,3 +394,5 @@ class ProcessRunner:
         self._pool.close()
         self._wake.close()
         self._wakes.close()
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -21,6 +21,7 @@ class Job:
         "confirmed_at",
         "deadline",
         "duration",
+        "false_starts",
         "handling",
         "has_ended",
         "lease",
@@ -47,6 +48,8 @@ class Job:
         """Seconds that it ran."""
         self.has_ended = False
         """Its handler has ended; the store need not have heard of that yet."""
+        self.false_starts = 0
+        """Processes that took it and died before they started it."""
         self.slot = -1
         self.lease_lost = False
         """Somebody else may have the item: what this worker says of it will be refused."""

@@ -7,12 +7,12 @@ tells the others that they were overtaken.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
+from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow, commit_call, run, run_query
 from redrive.clock import Instant
@@ -113,28 +113,21 @@ class TickPlanner:
         return Instant(self._core.clock.now() + RETRY_BACKOFF)
 
 
-class Scheduler:
+class Scheduler(BackgroundThread):
     """Puts periodic tasks by itself, in a thread. An error is logged, and the next look comes all the same."""
 
     def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
+        super().__init__("schedule")
         self._schedule = TickPlanner(app, broker, queues)
         self._clock = broker.core.clock
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="redrive-schedule", daemon=True)
 
     def start(self) -> None:
         """Begin with the first look, where there is anything to put."""
         if not self._schedule.is_empty:
-            self._thread.start()
+            super().start()
 
-    def close(self) -> None:
-        """Stop after the look that is under way. Twice is no error."""
-        self._wake.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _loop(self) -> None:
-        while not self._wake.is_set():
+    def _run(self) -> None:
+        while not self._end.is_set():
             try:
                 next_at = self._schedule.step()
             except Closed:
@@ -143,7 +136,7 @@ class Scheduler:
                 _log.exception("scheduler_failed")
                 next_at = Instant(self._clock.now() + RETRY_BACKOFF)
             latest = Instant(self._clock.now() + LONGEST_PAUSE)
-            self._clock.wait(self._wake, latest if next_at is None else min(next_at, latest))
+            self._clock.wait(self._end, latest if next_at is None else min(next_at, latest))
 
 
 def _read(present: Registration | None) -> TickState | None:

@@ -19,7 +19,7 @@ from redrive.model.text import suggest
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.telemetry.metrics import BUFFERED, HANDLER_SECONDS, RUNNING, SLOTS, Metrics, Sample
-from redrive.worker.dispatcher import Dispatcher
+from redrive.worker.dispatcher import Dispatcher, Ended
 from redrive.worker.heartbeat import Heartbeat, WorkerRegistration
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.lease_extender import LeaseExtender
@@ -119,7 +119,7 @@ class Worker:
         app.check()
         app.create_queues(broker)
         self._check_work()
-        dispatcher = self._dispatcher = Dispatcher(app, broker, self.queues, self._runner, self.name, self._told)
+        dispatcher = self._dispatcher = Dispatcher(app, broker, self.queues, self._runner, self.name, self._on_settled)
         watched = lambda: self._watched(dispatcher)  # noqa: E731
         if self._metrics is not None:
             self._metrics.watch(watched)
@@ -216,8 +216,21 @@ class Worker:
         self._runner.close(jobs_too=not finished)
         self.has_settled_all = finished or dispatcher.return_running("its worker was stopped while it ran")
 
-    def _told(self, job: Job, end: Outcome, settled: Settled | RedriveError) -> None:
-        """What the store made of an end: into the metrics, the log and the hooks. Work that is done needs no words."""
+    def _on_settled(self, ended: Sequence[Ended]) -> None:
+        """What the store made of some ends: into the metrics, the log and the hooks."""
+        with events.together():
+            for job, end, settled in ended:
+                self._record(job, end, settled)
+        for job, end, settled in ended:
+            if isinstance(settled, RedriveError) or isinstance(end, Returned):
+                continue
+            if isinstance(end, Completed):
+                self._hooks.completed(job, settled)
+            else:
+                self._hooks.call(job, getattr(end, "failure", None), settled)
+
+    def _record(self, job: Job, end: Outcome, settled: Settled | RedriveError) -> None:
+        """Count an end and log it. Work that is done needs no words."""
         if self._metrics is not None and job.began_at is not None:
             labels = (job.lease.queue, "" if job.task is None else job.task.name, outcome_name(end))
             self._metrics.observe(HANDLER_SECONDS, labels, job.duration)
@@ -226,12 +239,9 @@ class Worker:
                 self._refused(job, settled)
         elif isinstance(end, Completed):
             self._completed += 1
-            self._hooks.completed(job, settled)
         elif not isinstance(end, Returned):
             self._not_completed += 1
-            failure = getattr(end, "failure", None)
             report(job.lease, end, settled, job.handling.redact)
-            self._hooks.call(job, failure, settled)
 
     def _refused(self, job: Job, refusal: RedriveError) -> None:
         if not job.outcome_unknown:

@@ -1,4 +1,4 @@
-"""The process that children are forked from, and the child: it runs handlers, one item at a time.
+"""The process that children are forked from, and the child: it runs handlers, one item after the other.
 
     python -m redrive.worker.zygote module:app DESCRIPTOR
 
@@ -19,22 +19,29 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
-from redrive.broker.worker_session import Failed, Outcome, Returned
+from redrive.broker.worker_session import Failed, Returned
 from redrive.errors import RedriveError
 from redrive.model.failure import failure_from_exception
+from redrive.model.ids import Token
 from redrive.model.item import Lease
+from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
 from redrive.telemetry import events
 from redrive.worker.app_loader import load_app
+from redrive.worker.child_queue import Inbox
 from redrive.worker.execution import execute_job
+from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import (
     Channel,
     ChildExited,
-    Delivery,
     Fork,
     Forked,
+    JobReport,
     Kill,
     StartupFailed,
     ToChild,
@@ -42,7 +49,7 @@ from redrive.worker.ipc import (
     ZygoteReady,
     ZygoteSetup,
 )
-from redrive.worker.item_lock import POLL_SECONDS, ItemLock, remove_left
+from redrive.worker.item_lock import POLL_SECONDS, ItemLock
 from redrive.worker.process_exit import exit_of, leave_copy
 
 _log = events.logger("redrive.worker")
@@ -51,12 +58,23 @@ _PR_SET_PDEATHSIG = 1
 _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
-def run_child(app: App, connection: socket.socket, parent: int, memory_limit: int | None) -> NoReturn:
-    """Be a child until the other end of the connection is closed, or says stop. Never returns to its caller."""
+def run_child(
+    app: App,
+    connection: socket.socket,
+    queue: socket.socket,
+    begin: Callable[[Token, str], None],
+    parent: int,
+    memory_limit: int | None,
+) -> NoReturn:
+    """Be a child until the other end of the connection is closed, or says stop. Never returns to its caller.
+
+    begin: records, where it outlives this process, which item is started.
+    """
     code = 1
     try:
         _prepare(parent, memory_limit)
-        _work(app, Channel(connection, ToChild))
+        channel: Channel[ToChild] = Channel(connection, ToChild)
+        _work(app, Inbox(queue, channel), channel, begin)
         with contextlib.suppress(Exception):
             app.close()
         code = 0
@@ -69,19 +87,24 @@ def run_child(app: App, connection: socket.socket, parent: int, memory_limit: in
         os._exit(code)
 
 
-def _work(app: App, channel: Channel[ToChild]) -> None:
+def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[Token, str], None]) -> None:
     pid = os.getpid()
-    while isinstance(frame := channel.wait(), Delivery):
-        # While an item runs nothing comes but the word to stop, or the end of the worker.
-        lease, lock = frame.lease, ItemLock(frame.lease.id)
-        has_turn = _has_turn(lock, lease, channel)
-        end = execute_job(app, lease, frame.handling, channel.has_more) if has_turn else Returned()
+    while (delivery := inbox.take()) is not None:
+        # While an item runs nothing comes through the channel but the word to stop, or the end of the worker.
+        lease, lock = delivery.lease, ItemLock(delivery.lease.id)
+        report = JobReport(lease.token, Returned(), 0.0)
+        if _has_turn(lock, lease, channel):
+            begin(lease.token, lease.headers.get(TASK_HEADER, ""))
+            began = time.monotonic()
+            end = execute_job(app, lease, delivery.handling, channel.has_more)
+            report = JobReport(lease.token, end, time.monotonic() - began)
         if os.getpid() != pid:
             leave_copy()
         lock.release()
+        # It is out of this process before the next item starts: that may end this process, and this one has ended.
         try:
-            _answer(channel, end)
-        except (BrokenPipeError, ConnectionResetError):
+            _send(channel, report)
+        except OSError:
             return
 
 
@@ -100,13 +123,14 @@ def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
     return True
 
 
-def _answer(channel: Channel[ToChild], end: Outcome) -> None:
+def _send(channel: Channel[ToChild], report: JobReport) -> None:
     try:
-        channel.send(end, wait=True)
+        channel.send(report, wait=True)
     except OSError:
         raise
     except Exception as error:  # what the handler gave cannot be encoded
-        channel.send(Failed(failure_from_exception(error)), wait=True)
+        failed = Failed(failure_from_exception(error))
+        channel.send(JobReport(report.token, failed, report.seconds), wait=True)
 
 
 def _prepare(parent: int, memory_limit: int | None) -> None:
@@ -140,6 +164,7 @@ class Zygote:
         self._children: set[int] = set()
         self._wakes, self._wake = socket.socketpair()
         self._setup: ZygoteSetup
+        self._in_flight_log: InFlightLog
 
     def run(self) -> None:
         """Until the worker is gone."""
@@ -147,6 +172,7 @@ class Zygote:
         if not isinstance(setup, ZygoteSetup):
             return
         self._setup = setup
+        self._in_flight_log = InFlightLog(Path(setup.in_flight_log))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, ignore_signal)
         self._wake.setblocking(False)
@@ -155,7 +181,6 @@ class Zygote:
         app = self._imported(setup)
         if app is None:
             return
-        remove_left()
         try:
             self._serve(app)
         finally:
@@ -200,30 +225,34 @@ class Zygote:
                     return
                 for frame in frames:
                     match frame:
-                        case Fork(number):
-                            self._fork(app, number, socket.socket(fileno=descriptors.pop(0)))
+                        case Fork():
+                            sockets = [socket.socket(fileno=descriptors.pop(0)) for _ in range(2)]
+                            self._fork(app, frame, *sockets)
                         case Kill(pid):
                             if pid in self._children:
                                 _kill_group(pid)
 
-    def _fork(self, app: App, number: int, connection: socket.socket) -> None:
+    def _fork(self, app: App, fork: Fork, connection: socket.socket, queue: socket.socket) -> None:
         parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
             connection.close()
-            self._channel.send(Forked(number, problem=str(error)), wait=True)
+            queue.close()
+            self._channel.send(Forked(fork.number, problem=str(error)), wait=True)
             return
         if pid == 0:
             signal.set_wakeup_fd(-1)
             for other in (self._connection, self._wakes, self._wake):
                 other.close()
-            run_child(app, connection, parent, self._setup.memory_limit)
+            begin = partial(self._in_flight_log.begin, fork.slot)
+            run_child(app, connection, queue, begin, parent, self._setup.memory_limit)
         connection.close()
+        queue.close()
         with contextlib.suppress(OSError):  # the child does it too: whoever is first
             os.setpgid(pid, pid)
         self._children.add(pid)
-        self._channel.send(Forked(number, pid), wait=True)
+        self._channel.send(Forked(fork.number, pid), wait=True)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import subprocess
@@ -35,9 +36,12 @@ class FrozenProcess:
     """The process, in a separate environment. It serves one store at a time."""
 
     def __init__(self) -> None:
-        source = _source()
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with (CACHE / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another comparison may begin too
+            source, python = _source(), interpreter(SERVER, CACHE)
         self._process = subprocess.Popen(
-            [interpreter(SERVER, CACHE), SERVER],
+            [python, SERVER],
             env={**os.environ, "PYTHONPATH": str(source)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -12,7 +12,7 @@ from redrive.model.group import Group
 from redrive.model.item import Item, Lease, Receipt
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import ItemOptions, QueueConditions, QueueOperationOptions
+from redrive.model.options import ItemOptions, QueueConditions, QueueOperationOptions, QueuePlanConditions
 from redrive.model.queue import Queue, QueueStats
 
 if TYPE_CHECKING:
@@ -94,8 +94,6 @@ class QueueHandle:
         """Change all items of this queue that match. The options are those of `Broker.start_operation`."""
         return self._broker.start_operation(verb, queue=self.name, **options)
 
-    def plan_operation(
-        self, verb: str, *, to: str | None = None, **conditions: Unpack[QueueConditions]
-    ) -> OperationPlan:
+    def plan_operation(self, verb: str, **options: Unpack[QueuePlanConditions]) -> OperationPlan:
         """What `start_operation` would do, without doing it."""
-        return self._broker.plan_operation(verb, to=to, queue=self.name, **conditions)
+        return self._broker.plan_operation(verb, queue=self.name, **options)

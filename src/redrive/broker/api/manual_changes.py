@@ -10,6 +10,7 @@ One id gives its result, and a refusal is raised. Several give a list, with a re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import EllipsisType
 from typing import Any, overload
 
@@ -143,6 +144,41 @@ class ManualChangeMethods(BrokerBase):
     def move(self, ids: str | Sequence[str], to: str, *, actor: str | None = None, force: bool = False) -> Any:
         """Take items to another queue, unchanged."""
         return self.run_flow(manual_changes.change(self.core, Verb.MOVE, ids, actor, force, to=to))
+
+    @overload
+    def reschedule(
+        self,
+        ids: str,
+        *,
+        delay: DurationInput = 0,
+        enqueue_at: datetime | None = None,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> Settled: ...
+    @overload
+    def reschedule(
+        self,
+        ids: Sequence[str],
+        *,
+        delay: DurationInput = 0,
+        enqueue_at: datetime | None = None,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> list[Settled | RedriveError]: ...
+    def reschedule(
+        self,
+        ids: str | Sequence[str],
+        *,
+        delay: DurationInput = 0,
+        enqueue_at: datetime | None = None,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> Any:
+        """Change from when items that wait may be leased: now, after a delay, or at an instant with a time zone.
+
+        For pending, scheduled and failed items; failed ones are retried then, with the counters that they have.
+        """
+        return self.run_flow(manual_changes.reschedule(self.core, ids, actor, note, delay, enqueue_at))
 
     @overload
     def purge(self, ids: str, *, actor: str | None = None) -> Settled: ...

@@ -14,7 +14,7 @@ from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import Conditions, StartOptions
+from redrive.model.options import PlanConditions, StartOptions
 
 
 class OperationMethods(BrokerBase):
@@ -29,12 +29,12 @@ class OperationMethods(BrokerBase):
         """
         return self.run_flow(operations.start_operation(self.core, verb, where, **options))
 
-    @lists_options(Conditions)
+    @lists_options(PlanConditions)
     def plan_operation(
-        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Unpack[Conditions]
+        self, verb: str, where: Filter | None = None, **options: Unpack[PlanConditions]
     ) -> OperationPlan:
         """What `start_operation` would do, item by item, without doing it."""
-        return self.run_flow(operations.plan_operation(self.core, verb, where, conditions, to))
+        return self.run_flow(operations.plan_operation(self.core, verb, where, **options))
 
     def get_operation(self, id: str) -> Operation:
         """An operation as it stands."""

@@ -11,7 +11,7 @@ from redrive.model.group import Group
 from redrive.model.item import Item, Lease, Receipt
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import ItemOptions, QueueConditions, QueueOperationOptions
+from redrive.model.options import ItemOptions, QueueConditions, QueueOperationOptions, QueuePlanConditions
 from redrive.model.queue import Queue, QueueStats
 
 if TYPE_CHECKING:
@@ -93,8 +93,6 @@ class AsyncQueueHandle:
         """Change all items of this queue that match. The options are those of `AsyncBroker.start_operation`."""
         return await self._broker.start_operation(verb, queue=self.name, **options)
 
-    async def plan_operation(
-        self, verb: str, *, to: str | None = None, **conditions: Unpack[QueueConditions]
-    ) -> OperationPlan:
+    async def plan_operation(self, verb: str, **options: Unpack[QueuePlanConditions]) -> OperationPlan:
         """What `start_operation` would do, without doing it."""
-        return await self._broker.plan_operation(verb, to=to, queue=self.name, **conditions)
+        return await self._broker.plan_operation(verb, queue=self.name, **options)

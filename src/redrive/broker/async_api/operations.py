@@ -13,7 +13,7 @@ from redrive.model.duration import DurationInput
 from redrive.model.filter import Filter
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import Conditions, StartOptions
+from redrive.model.options import PlanConditions, StartOptions
 
 
 class AsyncOperationMethods(AsyncBrokerBase):
@@ -30,12 +30,12 @@ class AsyncOperationMethods(AsyncBrokerBase):
         """
         return await self.run_flow(operations.start_operation(self.core, verb, where, **options))
 
-    @lists_options(Conditions)
+    @lists_options(PlanConditions)
     async def plan_operation(
-        self, verb: str, where: Filter | None = None, *, to: str | None = None, **conditions: Unpack[Conditions]
+        self, verb: str, where: Filter | None = None, **options: Unpack[PlanConditions]
     ) -> OperationPlan:
         """What `start_operation` would do, item by item, without doing it."""
-        return await self.run_flow(operations.plan_operation(self.core, verb, where, conditions, to))
+        return await self.run_flow(operations.plan_operation(self.core, verb, where, **options))
 
     async def get_operation(self, id: str) -> Operation:
         """An operation as it stands."""

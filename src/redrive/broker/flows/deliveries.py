@@ -14,7 +14,7 @@ from redrive.broker.maintenance import settle_overdue
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer, check_positive, check_texts, to_instant
 from redrive.clock import Instant
-from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, NewItem, Put, check_times
 from redrive.contract.queries import GetItem, GetItemsByKey, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidSetting, RedriveError, short_repr
@@ -50,6 +50,7 @@ def new_item(
     enqueue_at: datetime | None = None,
     priority: int = DEFAULT_PRIORITY,
     expire_timeout: DurationInput | None = None,
+    expire_at: datetime | None = None,
     headers: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
     content_type: str | None = None,
@@ -61,7 +62,8 @@ def new_item(
     """An item to be put, with options of its own.
 
     delay: from now until it may be leased; or enqueue_at: an instant (a datetime with a time zone).
-    priority: 0…9, larger first. expire_timeout: from now until it is no longer worth doing.
+    priority: 0…9, larger first. expire_timeout: from now until it is no longer worth doing; or expire_at: an
+    instant; one that has passed makes it a dead letter.
     idempotency_key: the same key again puts nothing, for the queue's idempotency_timeout.
     held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry: instead of the queue's; `retry`
     is written as in `create_queue` and replaces the queue's as a whole.
@@ -72,24 +74,23 @@ def new_item(
     priority = check_priority(priority)
     timeout = None if expire_timeout is None else check_positive("expire_timeout", expire_timeout)
     no_delay = type(delay) is int and delay == 0
-    no_more = idempotency_key is held_by is headers is enqueue_at is None  # type: ignore[comparison-overlap]
+    no_more = idempotency_key is held_by is headers is enqueue_at is expire_at is None  # type: ignore[comparison-overlap]
     if no_delay and no_more and max_attempts is max_losses is None and retry is None:
         return NewItem(payload, content_type, None, priority, 0, None, timeout, is_plain=True)
-    pause = 0 if no_delay else parse_duration(delay, "delay")
-    if enqueue_at is not None and pause:
-        raise InvalidInput("an item has a delay or an enqueue_at, not both")
-    return NewItem(
+    item = NewItem(
         payload,
         content_type,
         _check_own_headers(headers) or None if headers is not None else None,
         priority,
-        pause,
+        0 if no_delay else parse_duration(delay, "delay"),
         None if enqueue_at is None else to_instant("enqueue_at", enqueue_at),
         timeout,
         None if idempotency_key is None else check_label("idempotency key", idempotency_key),
         None if held_by is None else check_label("held_by", held_by),
         _overrides(max_attempts, max_losses, retry),
+        expire_at=None if expire_at is None else to_instant("expire_at", expire_at),
     )
+    return check_times(item)
 
 
 def _check_own_headers(headers: Mapping[str, str]) -> dict[str, str]:

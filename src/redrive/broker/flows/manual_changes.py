@@ -1,10 +1,11 @@
-"""Manual changes, without a lease: retry, redrive (unchanged or edited), undo, move, done, drop, archive, restore,
-purge, fail, bury, hold.
+"""Manual changes, without a lease: retry, redrive (unchanged or edited), undo, move, reschedule, done, drop, archive,
+restore, purge, fail, bury, hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from redrive.broker.flow import Flow, commit_call, raise_if_refused, read_items
 from redrive.broker.flows.moves import target_of
 from redrive.broker.flows.settle import failure_of
 from redrive.broker.flows.stale_settings import judge_stale
-from redrive.broker.validation import check_note
+from redrive.broker.validation import check_note, to_instant
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
+from redrive.contract.item_calls import check_times
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidPayload, ItemNotFound, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, flag, is_of_a_signal
+from redrive.model.duration import DurationInput, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, ids_of
 from redrive.model.item import Item, Result
@@ -46,6 +49,16 @@ def change(
     results = yield from commit_call(ManualChange(verb, targets, core.actor(actor), flag("force", force), target_queue))
     core.start_moves(results)
     return unwrap_single(ids, results)
+
+
+def reschedule(
+    core: Core, ids: str | Sequence[str], actor: str | None, note: str | None, delay: DurationInput, at: datetime | None
+) -> Flow[Any]:
+    """Change from when items that wait may be leased."""
+    span, instant = parse_duration(delay, "delay"), None if at is None else to_instant("enqueue_at", at)
+    targets = tuple(check_times(ManualTarget(id, delay=span, enqueue_at=instant)) for id in checked_ids(ids))
+    call = ManualChange(Verb.RESCHEDULE, targets, core.actor(actor), note=check_note("note", note))
+    return unwrap_single(ids, (yield from commit_call(call)))
 
 
 def change_with_verdict(

@@ -36,10 +36,10 @@ from redrive.model.filter import Filter, Order
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.item import Item, Status
 from redrive.model.judge import Verdict, dead_verdict
-from redrive.model.limits import MAX_BATCH, check_label, is_remote
+from redrive.model.limits import MAX_BATCH, MAX_COUNT, check_label, is_remote
 from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
 from redrive.model.operation_plan import OperationPlan, OperationPlanner
-from redrive.model.options import MAX_CANARIES, MAX_RATE, Conditions, OperationOptions
+from redrive.model.options import MAX_CANARIES, MAX_RATE, Conditions, OperationOptions, PlanOptions
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.state_machine import REVIVING_VERBS, VERBS_WITH_TARGET, Verb
 from redrive.model.worker_info import handlers_by_queue
@@ -57,7 +57,7 @@ _MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
 """Verbs after which items may be on their way to another store."""
 _TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
 """Verbs after which workers get the items."""
-_OF_START = OperationOptions.__annotations__.keys() - {"to"}
+_OF_START = OperationOptions.__annotations__.keys() - PlanOptions.__annotations__.keys()
 # What conditions without a status mean.
 _STATUS = {
     Verb.REDRIVE: Status.DEAD,
@@ -87,6 +87,7 @@ def start_operation(
     where: Filter | None,
     *,
     to: str | None = None,
+    limit: int | None = None,
     rate: float | None = None,
     canary: int = 0,
     canary_success_ratio: float = 1.0,
@@ -98,32 +99,30 @@ def start_operation(
 ) -> Flow[Operation]:
     """Count what matches, and leave the rest to the maintenance."""
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
-    check_rate(rate)
-    check_canary(wanted, canary, canary_success_ratio)
-    if canary and target is not None and is_remote(target):
-        raise InvalidInput(f"how canaries end in {target} is not seen from here; leave canary out")
-    if wanted is Verb.PURGE and filter.status is not Status.ARCHIVED:
-        raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
-    if confirm is not None:
-        if wanted is not Verb.PURGE:
-            raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
-        check_integer("confirm", confirm, 0, MAX_NUMBER)
-    text = check_note("note", note)
-    expected = yield from count_all(filter)
-    if wanted is Verb.PURGE and confirm != expected:
-        raise ConfirmationMismatch("this purge", confirm, expected)
     call = StartOperation(
         verb=wanted,
         where=filter,
         actor=core.actor(actor),
         to=target,
-        note=text,
-        rate=None if rate is None else float(rate),
-        expected=expected,
+        note=check_note("note", note),
+        limit=limit,
+        rate=rate,
         canary=canary,
-        canary_success_ratio=float(canary_success_ratio),
+        canary_success_ratio=canary_success_ratio,
         paused=flag("paused", paused),
     )
+    check_start(call)
+    if confirm is not None:
+        if wanted is not Verb.PURGE:
+            raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
+        check_integer("confirm", confirm, 0, MAX_NUMBER)
+    matched = yield from count_all(filter)
+    expected = matched if limit is None else min(matched, limit)
+    if wanted is Verb.PURGE and confirm != expected:
+        raise ConfirmationMismatch("this purge", confirm, expected)
+    speed = None if rate is None else float(rate)
+    ratio = float(canary_success_ratio)
+    call = msgspec.structs.replace(call, expected=expected, rate=speed, canary_success_ratio=ratio)
     return (yield from _started(core, call))
 
 
@@ -145,9 +144,16 @@ def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
 
 
 def plan_operation(
-    core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
+    core: Core,
+    verb: str,
+    where: Filter | None,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+    **conditions: Unpack[Conditions],
 ) -> Flow[OperationPlan]:
     """Look at every item that matches, and say what would become of it."""
+    check_limit(limit)
     if options := _OF_START.intersection(conditions):
         raise InvalidInput(f"{' and '.join(sorted(options))} can only be given to start; leave it out of the plan")
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
@@ -156,7 +162,7 @@ def plan_operation(
     by_name = {queue.name: queue for queue in queues}
     handlers = handlers_by_queue((yield from workers())) if wanted in _TO_WORK else {}
     planning = OperationPlanner(
-        wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name, handlers
+        wanted, target, by_name, sizes, core.store.namespace, filter.operation, core.store.name, handlers, limit
     )
     cursor = None
     while True:
@@ -331,6 +337,27 @@ def check_target(verb: Verb, to: str | None) -> None:
         raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
     if to is None and verb is Verb.MOVE:
         raise InvalidInput("a move needs the queue that items go to: to='…'")
+
+
+def check_start(call: StartOperation) -> None:
+    """Raise unless the options of an operation go with its verb and with each other."""
+    check_limit(call.limit)
+    check_rate(call.rate)
+    check_canary(call.verb, call.canary, call.canary_success_ratio)
+    if call.limit is not None and call.limit <= call.canary:
+        raise InvalidInput(
+            f"{call.canary} canaries and a limit of {call.limit:,} leave no rest to wait; leave canary out"
+        )
+    if call.canary and call.to is not None and is_remote(call.to):
+        raise InvalidInput(f"how canaries end in {call.to} is not seen from here; leave canary out")
+    if call.verb is Verb.PURGE and call.where.status is not Status.ARCHIVED:
+        raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
+
+
+def check_limit(limit: object) -> None:
+    """Raise unless it is a number of items, or None."""
+    if limit is not None:
+        check_integer("limit", limit, 1, MAX_COUNT)
 
 
 def check_rate(rate: object) -> None:

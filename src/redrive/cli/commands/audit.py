@@ -22,8 +22,8 @@ _LARGEST_PAGE = 1000
 _EVER = Instant(2**62)
 WORDS = {
     "archive": "archived", "bury": "buried", "done": "taken as done", "drop": "dropped", "fail": "failed by hand",
-    "import": "imported", "move": "moved", "purge": "purged", "redrive": "redriven", "restore": "restored",
-    "retry": "retried", "undo": "undone",
+    "import": "imported", "move": "moved", "purge": "purged", "redrive": "redriven",
+    "reschedule": "rescheduled", "restore": "restored", "retry": "retried", "undo": "undone",
     "update_queue": "settings changed", "pause_queue": "queue paused", "resume_queue": "queue resumed",
     "delete_queue": "queue deleted", "create_token": "token made", "revoke_token": "token revoked",
 }  # fmt: skip

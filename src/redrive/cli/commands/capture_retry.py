@@ -82,8 +82,7 @@ def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None)
         raise click.UsageError("Give task ids, or --exhausted for all that are exhausted")
     if app is not None and exhausted:
         raise click.UsageError("--app is for tasks that are named; redrive work runs all that are due")
-    single = ("dry_run", "rate", "note", "wait", "no_wait", "yes")
-    given = [name for name in single if was_given(name)]
+    given = [name for name in bulk_change.OF_MANY if was_given(name)]
     if tasks and given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} is for --exhausted; leave it out")
 

@@ -90,11 +90,12 @@ def run(
     canary_success_ratio: float,
     wait: str,
     no_wait: bool,
+    limit: int | None,
 ) -> None:
     """Edit and bring back all that matches. `named`: the items were named one by one, and nobody need be asked."""
     if no_wait:
         raise click.UsageError("--edit changes items here, and not in the store: it cannot go on without this command")
-    ids = list(where["ids"]) if named else _ids(broker, where)
+    ids = (list(where["ids"]) if named else _ids(broker, where))[:limit]
     if dry_run:
         _preview(broker, ids, edits)
         return
@@ -244,7 +245,7 @@ def redrive(
             change(broker, ids, "redrive", lambda some: broker.redrive(some, to=to, force=force, note=note), yes=yes)
         elif force:
             raise click.UsageError(
-                "--force is for items named by ID, and goes with no --canary, --rate, --no-wait or --dry-run"
+                "--force is for items named by ID, and goes with no option of an operation, such as --rate or --dry-run"
             )
         else:
             where = {"status": Status.DEAD, **({"ids": item_ids(broker, ids)} if ids else conditions(broker))}

@@ -1,8 +1,9 @@
-"""`redrive queue retry|fail|done|drop`: changes of single items by hand."""
+"""`redrive queue retry|reschedule|fail|done|drop`: changes of single items by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +12,12 @@ from redrive.cli import bulk_change, error_output
 from redrive.cli.bulk_change import confirm, confirm_options
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import print_json, print_line, short, to_json_value
-from redrive.cli.selection import any_given, condition_options, conditions, item_ids
+from redrive.cli.selection import any_given, condition_options, conditions, item_ids, parse_instant
 from redrive.cli.store_target import finish_moves, open_target
 from redrive.errors import RedriveError
+from redrive.model.declaration import texts_of
 from redrive.model.item import HistoryEntry, Settled, Status
+from redrive.model.options import ItemOptions
 from redrive.model.text import format_instant
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1_000
 """Items of one call."""
+TEXTS = texts_of(ItemOptions)
 ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 force_option = click.option("--force", is_flag=True, help="Also where a worker has the item: its lease is revoked.")
 
@@ -111,7 +115,7 @@ def retry(
     at_once = ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]
     if force and not at_once:
         raise click.UsageError(
-            "--force is for items named by ID, and goes with no --note, --rate, --no-wait or --dry-run"
+            "--force is for items named by ID, and goes with no option of an operation, such as --rate or --dry-run"
         )
     with open_target() as broker:
         if at_once:
@@ -140,6 +144,24 @@ def done(ids: tuple[str, ...], force: bool) -> None:
     """Take items as completed, though no worker said so."""
     with open_target() as broker:
         change(broker, ids, "done", lambda some: broker.complete_items(some, force=force))
+
+
+@command("reschedule")
+@ids_argument
+@click.option("--delay", default="0", metavar="TIME", help=TEXTS["delay"])
+@click.option("--at", metavar="INSTANT", callback=parse_instant, help=TEXTS["enqueue_at"])
+@click.option("--note", metavar="TEXT", help=bulk_change.TEXTS["note"])
+def reschedule(ids: tuple[str, ...], delay: str, at: datetime | None, note: str | None) -> None:
+    """Change from when items that wait may be leased: now, unless --delay or --at is given.
+
+    For pending, scheduled and failed items. Failed ones are retried then; their counters stay.
+
+    \b
+    redrive queue reschedule 7f3a90c1 --note 'the gateway is back'
+    redrive queue reschedule 7f3a90c1 --at 2026-07-01T03:00
+    """
+    with open_target() as broker:
+        change(broker, ids, "reschedule", lambda some: broker.reschedule(some, delay=delay, enqueue_at=at, note=note))
 
 
 @command("drop")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from redrive.cli.bulk_change import progress_bar
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line, pairs
 from redrive.cli.output import print_json, print_line, print_note, short, to_json_value
+from redrive.cli.selection import parse_instant
 from redrive.cli.setting_options import written_value
 from redrive.cli.store_target import open_target
 from redrive.errors import InvalidPayload
@@ -54,6 +56,7 @@ def _retry(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--priority", type=click.IntRange(0, 9), default=5, help=TEXTS["priority"])
 @click.option("--key", metavar="KEY", help=TEXTS["idempotency_key"])
 @click.option("--expire", metavar="TIME", help=TEXTS["expire_timeout"])
+@click.option("--expire-at", metavar="INSTANT", callback=parse_instant, help=TEXTS["expire_at"])
 @click.option("--retry", metavar="TABLE", callback=_retry,
               help=f"{TEXTS['retry']} In TOML or JSON: '{{attempts=5, cooldown=\"1m\"}}'.")  # fmt: skip
 @click.option("--content-type", metavar="TYPE", help=TEXTS["content_type"])
@@ -68,6 +71,7 @@ def push(
     priority: int,
     key: str | None,
     expire: str | None,
+    expire_at: datetime | None,
     retry: Any,
     content_type: str | None,
 ) -> None:
@@ -93,6 +97,7 @@ def push(
         "priority": priority,
         "idempotency_key": key,
         "expire_timeout": expire,
+        "expire_at": expire_at,
         "retry": retry,
         "content_type": content_type or (TEXT if text else None),
     }

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.flows.breaker_control import list_group_breakers
 from redrive.errors import InvalidInput
 from redrive.model.filter import Order
@@ -24,9 +23,8 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request
 from redrive.server.responses import settled_answer
-from redrive.server.route import Route
-from redrive.server.routes.items import ItemsView, page_view
-from redrive.server.routes.operations import Bulk, BulkRedrive, BulkView, change_many
+from redrive.server.routes.items import page_view
+from redrive.server.routes.operations import Bulk, BulkRedrive, change_many
 from redrive.server.routes.queues import BreakerView
 from redrive.wire.json_views import defined, extended, view_of, view_type
 
@@ -45,7 +43,7 @@ class FindDeadCall(FilterFields, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
-    """A page of dead letters."""
+    """Dead letters that meet conditions."""
     check_page(request, call.limit)
     return await page_view(
         request,
@@ -68,7 +66,7 @@ class SearchDeadCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
-    """A page of dead letters, newest death first."""
+    """Dead letters with words in their error or payload. The newest death is first."""
     check_page(request, call.limit)
     return await page_view(
         request, queue=call.queue, words=call.words, status=call.status, limit=call.limit, cursor=call.cursor
@@ -96,7 +94,7 @@ class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 async def redrive(request: Request, call: RedriveDeadCall) -> Any:
-    """Bring dead letters back."""
+    """Bring dead letters back to work."""
     edited = call.set_payload is not msgspec.UNSET or call.set_headers is not None or call.patch is not None
     if not call.only_ids:
         if edited or call.force:
@@ -141,62 +139,3 @@ async def purge(request: Request, call: Bulk) -> Any:
     if not call.only_ids:
         return await change_many(request, "purge", call)
     return settled_answer(await request.broker.purge(_listed(request, call), actor=call.actor))
-
-
-_TIMEOUTS = {"queue": "emails", "error_type": "TimeoutError"}
-ROUTES = (
-    Route(
-        name="dead.find",
-        summary="Dead letters that meet conditions",
-        request_type=FindDeadCall,
-        response_type=ItemsView,
-        permission=Permission.READ,
-        handler=find,
-        example={**_TIMEOUTS, "since": "1h", "limit": 10},
-    ),
-    Route(
-        name="dead.search",
-        summary="Dead letters with words in their error or payload",
-        request_type=SearchDeadCall,
-        response_type=ItemsView,
-        permission=Permission.READ_PAYLOADS,
-        handler=search,
-        example={"words": "mail server refus*"},
-    ),
-    Route(
-        name="dead.redrive",
-        summary="Bring dead letters back to work",
-        request_type=RedriveDeadCall,
-        response_type=BulkView,
-        permission=Permission.OPERATE,
-        handler=redrive,
-        example={**_TIMEOUTS, "rate": 10, "canary": 3, "dry_run": True},
-    ),
-    Route(
-        name="dead.archive",
-        summary="Put dead letters aside",
-        request_type=Bulk,
-        response_type=BulkView,
-        permission=Permission.OPERATE,
-        handler=archive,
-        example=_TIMEOUTS,
-    ),
-    Route(
-        name="dead.restore",
-        summary="Take items out of the archive",
-        request_type=Bulk,
-        response_type=BulkView,
-        permission=Permission.OPERATE,
-        handler=restore,
-        example={"queue": "emails"},
-    ),
-    Route(
-        name="dead.purge",
-        summary="Remove archived items for good",
-        request_type=Bulk,
-        response_type=BulkView,
-        permission=Permission.MANAGE,
-        handler=purge,
-        example={"queue": "emails", "dry_run": True},
-    ),
-)

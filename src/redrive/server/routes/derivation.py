@@ -2,7 +2,8 @@
 
 The function of a row is a method of the broker, or a function whose first parameter is `request`. Its parameters are
 the fields of the call, with their defaults, and its docstring describes it: the first clause is the summary. The
-vocabulary says what a parameter is in JSON, by its name; a parameter that is `Annotated` says it itself.
+vocabulary says what a parameter is in JSON, by its name; a parameter that is `Annotated` says it itself. A function of
+`request` and `call` is the handler itself, and the type of `call` has the fields.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from redrive.auth.principal import Permission
 from redrive.server.request import Request
-from redrive.server.route import Route
+from redrive.server.route import DirectCall, Route
 from redrive.server.routes.vocabulary import WORDS, Word
 from redrive.wire.json_views import defined, view_of, view_type
 
@@ -38,15 +39,28 @@ def row(
     *,
     example: Mapping[str, Any] = {},
     namespace: str | None = None,
+    direct: DirectCall | None = None,
 ) -> Route:
     """The route of a function. An answer that is a type is what the function returns.
 
     The example says what every call must say, and what the row adds.
     """
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    text = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+    shape = answer if isinstance(answer, Answer) else plain(answer, lambda value: value)
+    route = partial(
+        Route,
+        name=name,
+        summary=re.split("[.:;] ", text)[0].removesuffix("."),
+        response_type=shape.type,
+        permission=permission,
+        namespace=namespace,
+        direct=direct,
+    )
+    if parameters[-1].name == "call":
+        return route(request_type=parameters[-1].annotation, handler=function, example=example)
     takes_request = parameters.pop(0).name == "request"
     words = {each.name: _word(function, each) for each in parameters}
-    text = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
     request_type = msgspec.defstruct(
         "".join(part.title() for part in re.split("[._]", name)) + "Call",
         [_field(each, words[each.name]) for each in parameters],
@@ -57,7 +71,6 @@ def row(
         forbid_unknown_fields=True,
     )
     required = [field.name for field in msgspec.structs.fields(request_type) if field.required]
-    shape = answer if isinstance(answer, Answer) else plain(answer, lambda value: value)
 
     async def handle(request: Request, call: Any) -> Any:
         given = _arguments(request, call, words)
@@ -65,16 +78,8 @@ def row(
         method = partial(function, request) if takes_request else getattr(request.broker, function.__name__)
         return await shape.view(request, await method(**given))
 
-    return Route(
-        name=name,
-        summary=re.split("[.:;] ", text)[0].removesuffix("."),
-        request_type=request_type,
-        response_type=shape.type,
-        permission=permission,
-        handler=handle,
-        namespace=namespace,
-        example={name: words[name].example for name in required} | dict(example),
-    )
+    shown = {name: words[name].example for name in required} | dict(example)
+    return route(request_type=request_type, handler=handle, example=shown)
 
 
 def _arguments(request: Request, call: Any, words: Mapping[str, Word]) -> dict[str, Any]:

@@ -6,14 +6,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.contract.queries import FeedPage
 from redrive.model.duration import SECOND, parse_duration
 from redrive.model.feed import FeedKind
 from redrive.server.feed_followers import wait_for_feed
 from redrive.server.field_types import DurationInput, ItemIdText, Label, PageLimit, QueueName, check_page
 from redrive.server.request import Request
-from redrive.server.route import Route
 from redrive.server.routes.vocabulary import Number, read_number
 from redrive.wire.json_views import view_of, view_type
 
@@ -34,7 +32,7 @@ class FeedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
-    """A page of the feed."""
+    """What happened, in order, and what happens next."""
     check_page(request, call.limit)
     wanted: dict[str, Any] = {
         "queue": call.queue,
@@ -51,16 +49,3 @@ async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
         page = await request.wait_for(waited) or page
         await request.check_admitted()
     return view_of(page)
-
-
-ROUTES = (
-    Route(
-        name="feed.read",
-        summary="What happened, in order, and what happens next",
-        request_type=FeedCall,
-        response_type=FeedView,
-        permission=Permission.READ,
-        handler=feed,
-        example={"after": "0", "wait": "20s"},
-    ),
-)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.flows.inspection import parse_choice
 from redrive.errors import InvalidInput, ResultUnavailable
 from redrive.model.filter import Filter, Order, make_cursor
@@ -17,7 +16,6 @@ from redrive.model.item import Item, Status
 from redrive.server.field_types import PageLimit, QueueName, check_page
 from redrive.server.request import Request
 from redrive.server.response_budget import STEP, size_of
-from redrive.server.route import Route
 from redrive.wire.json_views import Encoding, defined, extended, item_view, payload_view, view_type, without
 
 Form = Annotated[str | None, msgspec.Meta(extra_json_schema={"enum": [*Encoding, None]})]
@@ -88,7 +86,7 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
-    """A page of items."""
+    """The items of a queue. One page."""
     check_page(request, call.limit)
     return await page_view(
         request,
@@ -145,16 +143,3 @@ async def get_result(request: Request, id: str) -> dict[str, Any]:
     if found is None:
         raise ResultUnavailable(f"item {id} has no result: it is not done, or nothing was kept, or no longer")
     return payload_view(found.payload, found.content_type)
-
-
-ROUTES = (
-    Route(
-        name="items.list",
-        summary="The items of a queue",
-        request_type=ListItemsCall,
-        response_type=ItemsView,
-        permission=Permission.READ,
-        handler=list_items,
-        example={"queue": "emails", "limit": 10},
-    ),
-)

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.flow import commit_calls, raise_if_refused
 from redrive.broker.flows.deliveries import queue_name
 from redrive.broker.validation import check_positive
@@ -22,7 +21,7 @@ from redrive.server.field_types import DurationInput, ItemIdText, Label, QueueNa
 from redrive.server.long_poll import ClientDisconnected
 from redrive.server.request import Request, Response
 from redrive.server.responses import ItemError, some_failed
-from redrive.server.route import DirectCall, Route
+from redrive.server.route import DirectCall
 from redrive.wire.error_codec import error_body
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, InstantText, encode_payload
 
@@ -69,7 +68,7 @@ class LeasedItems(msgspec.Struct, frozen=True, gc=False):
 
 
 async def lease(request: Request, call: LeaseCall) -> LeasedItems:
-    """Lease; wait where nothing is there. Nothing stays leased by somebody who is gone."""
+    """Lease items to work on, and wait for the first one. Nothing stays leased by a caller that has left."""
     check_batch(request, call.limit)
     wait = _wait_of(call)
     if request.waiting is not None and request.waiting.stopping:
@@ -192,7 +191,7 @@ class LeaseByIdCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def lease_by_id(request: Request, call: LeaseByIdCall) -> LeasedItems | Response:
-    """Lease each item. What has no room in the answer is returned."""
+    """Lease exactly these items, now. What has no room in the answer is returned."""
     check_batch(request, len(call.ids))
     results = await request.broker.lease_by_id(
         call.ids, include_dead=call.include_dead, lease_timeout=call.lease_timeout, worker=call.worker
@@ -226,24 +225,4 @@ def _fitting(request: Request, results: Sequence[Lease | RedriveError]) -> list[
     return answer
 
 
-ROUTES = (
-    Route(
-        name="queue.lease",
-        summary="Lease items to work on, and wait for the first one",
-        request_type=LeaseCall,
-        response_type=LeasedItems,
-        permission=Permission.CONSUME,
-        handler=lease,
-        direct=DirectCall(_lease_of_one, _leased_one),
-        example={"queue": "emails", "limit": 10, "wait": "20s", "worker": "worker-1"},
-    ),
-    Route(
-        name="items.lease",
-        summary="Lease exactly these items, now",
-        request_type=LeaseByIdCall,
-        response_type=LeasedItems,
-        permission=Permission.CONSUME,
-        handler=lease_by_id,
-        example={"ids": ["4f0c91a27b3d000000068f1c2a3b4800"], "worker": "worker-1"},
-    ),
-)
+LEASE_OF_ONE = DirectCall(_lease_of_one, _leased_one)

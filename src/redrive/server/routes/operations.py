@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.errors import InvalidInput
 from redrive.model.operation import Operation
 from redrive.model.operation_plan import OperationPlan
-from redrive.model.options import CanaryCount, Count, Rate, Ratio
+from redrive.model.options import CanaryCount, Count, PlanOptions, PositiveCount, Rate, Ratio
 from redrive.server.field_types import (
     NAMES,
     OPERATION,
@@ -22,7 +21,6 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request
 from redrive.server.responses import SettledItem
-from redrive.server.route import Route
 from redrive.wire.json_views import defined, view_of, view_type
 
 OperationView = view_type(Operation)
@@ -42,6 +40,7 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
 
     all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
+    limit: Annotated[PositiveCount | None, OPERATION["limit"]] = None
     rate: Annotated[Rate | None, OPERATION["rate"]] = None
     confirm: Annotated[Count | None, OPERATION["confirm"]] = None
     dry_run: Annotated[bool, msgspec.Meta(description="Change nothing, and tell what would happen.")] = False
@@ -52,7 +51,7 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def only_ids(self) -> bool:
         """Whether items are named by their ids, to be changed at once."""
         given = [name for name in NAMES if getattr(self, name) is not None]
-        return given == ["ids"] and not self.dry_run and self.rate is None
+        return given == ["ids"] and not self.dry_run and self.rate is self.limit is None
 
 
 class BulkRedrive(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +69,8 @@ async def change_many(request: Request, verb: str, call: Bulk, **status: Any) ->
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")
     options: dict[str, Any] = {name: getattr(call, name) for name in OPERATION if name in call.__struct_fields__}
     if call.dry_run:
-        plan = await request.broker.plan_operation(verb, to=options.get("to"), **conditions, **status)
+        planned: dict[str, Any] = {name: options[name] for name in PlanOptions.__annotations__ if name in options}
+        plan = await request.broker.plan_operation(verb, **planned, **conditions, **status)
         return {"plan": view_of(plan)}
     return {"operation": view_of(await request.broker.start_operation(verb, **options, **conditions, **status))}
 
@@ -84,19 +84,6 @@ class StartOperationCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_
 
 
 async def start(request: Request, call: StartOperationCall) -> dict[str, Any]:
-    """Start an operation."""
+    """Change all items that match now."""
     status = {} if call.status is None else {"status": call.status}
     return await change_many(request, call.verb, call, **status)
-
-
-ROUTES = (
-    Route(
-        name="operations.start",
-        summary="Change all items that match now",
-        request_type=StartOperationCall,
-        response_type=BulkView,
-        permission=Permission.OPERATE,
-        handler=start,
-        example={"verb": "move", "queue": "emails", "to": "slow-emails", "dry_run": True},
-    ),
-)

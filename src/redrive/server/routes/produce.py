@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.flow import raise_if_refused
 from redrive.broker.flows.deliveries import new_item, queue_name
 from redrive.broker.flows.export_import import checked_item, decode_line
@@ -35,7 +34,7 @@ from redrive.server.field_types import (
     read_instant,
 )
 from redrive.server.request import Request
-from redrive.server.route import DirectCall, Route
+from redrive.server.route import DirectCall
 from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, bytes_of
 
 
@@ -52,6 +51,7 @@ class ProducedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     delay: Annotated[DurationInput | None, ITEM["delay"]] = None
     enqueue_at: Annotated[InstantInput | None, ITEM["enqueue_at"]] = None
     expire_timeout: Annotated[DurationInput | None, ITEM["expire_timeout"]] = None
+    expire_at: Annotated[InstantInput | None, ITEM["expire_at"]] = None
     idempotency_key: Annotated[Label | None, ITEM["idempotency_key"]] = None
     held_by: Annotated[Label | None, ITEM["held_by"]] = None
     max_attempts: Annotated[Count | None, ITEM["max_attempts"]] = None
@@ -73,7 +73,7 @@ class Produced(msgspec.Struct, frozen=True, gc=False):
 
 
 async def produce(request: Request, call: ProduceCall) -> Produced:
-    """Put items, all or none."""
+    """Put items, all of them or none."""
     check_batch(request, len(call.items))
     return Produced(await request.broker.submit(_put(call)))
 
@@ -104,6 +104,7 @@ def new_item_of(item: ProducedItem) -> NewItem:
         enqueue_at=None if item.enqueue_at is None else read_datetime("enqueue_at", item.enqueue_at),
         priority=item.priority,
         expire_timeout=item.expire_timeout,
+        expire_at=None if item.expire_at is None else read_datetime("expire_at", item.expire_at),
         headers=headers_of(item.headers, item.kind, item.reference),
         idempotency_key=item.idempotency_key,
         content_type=content_type,
@@ -124,18 +125,7 @@ def headers_of(headers: dict[str, str] | None, kind: str | None, reference: str 
     return {**(headers or {}), **given} or None
 
 
-ROUTES = (
-    Route(
-        name="queue.produce",
-        summary="Put items, all of them or none",
-        request_type=ProduceCall,
-        response_type=Produced,
-        permission=Permission.PUT,
-        handler=produce,
-        direct=DirectCall(_put_of_one, lambda call, receipts: Produced(raise_if_refused(receipts))),
-        example={"queue": "emails", "items": [{"payload": {"to": "ann@example.com"}, "kind": "welcome"}]},
-    ),
-)
+PUT_OF_ONE = DirectCall(_put_of_one, lambda call, receipts: Produced(raise_if_refused(receipts)))
 
 
 _encode = msgspec.json.Encoder().encode
@@ -184,7 +174,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 async def import_items(request: Request, call: ImportCall) -> Imported:
-    """Put items under new ids, with source_id = the id they had."""
+    """Put items that were elsewhere before, once. They get new ids; source_id is the id that they had."""
     if bool(call.items) == bool(call.lines):
         raise InvalidInput("give items, or the lines of an export, and not both")
     check_batch(request, len(call.items) + len(call.lines))
@@ -219,19 +209,3 @@ def _item(given: ImportedItem, queue: str, now: Instant) -> Item:
 
 def _instant(what: str, text: str | None) -> Instant | None:
     return None if text is None else read_instant(what, text)
-
-
-IMPORT_ROUTES = (
-    Route(
-        name="items.import",
-        summary="Put items that were elsewhere before, once",
-        request_type=ImportCall,
-        response_type=Imported,
-        permission=Permission.MANAGE,
-        handler=import_items,
-        example={
-            "queue": "emails",
-            "items": [{"source_id": "4f0c91a27b3d000000068f1c2a3b4800", "payload": {"to": "ann"}}],
-        },
-    ),
-)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from redrive.auth.principal import Permission
 from redrive.broker.flow import commit_calls, read_leases
 from redrive.broker.flows import settle
 from redrive.broker.flows.deliveries import complete_call, extend_call, token_of
@@ -34,7 +33,7 @@ from redrive.server.field_types import (
 )
 from redrive.server.request import Request, Response
 from redrive.server.responses import ExtendedItems, SettledItems, extended_answer, settled_answer
-from redrive.server.route import DirectCall, Route
+from redrive.server.route import DirectCall
 from redrive.server.routes.produce import ProducedItem, new_item_of
 
 LeasedFrom: TypeAlias = Annotated[
@@ -67,7 +66,7 @@ class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=F
 
 
 async def complete(request: Request, call: CompleteCall) -> SettledItems | Response:
-    """Complete each item."""
+    """The work on leased items is done."""
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: _completion(item, call.queue))
     return settled_answer(await request.broker.run_flow(commit_calls(calls)))
@@ -122,7 +121,7 @@ class RetryCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def retry(request: Request, call: RetryCall) -> SettledItems | Response:
-    """End each delivery as the worker says."""
+    """The work on leased items did not succeed, so retry, release or bury them."""
     check_batch(request, len(call.items))
     each(call.items, _check_together)
     broker = request.broker
@@ -224,41 +223,10 @@ class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response:
-    """Extend each lease."""
+    """Hold on to leased items for longer."""
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout, call.queue))
     return extended_answer(await request.broker.run_flow(commit_calls(calls)))
 
 
-_TOKEN = "4f0c91a27b3d000000068f1c2a3b480000112233445566aa"
-
-ROUTES = (
-    Route(
-        name="queue.complete",
-        summary="The work on leased items is done",
-        request_type=CompleteCall,
-        response_type=SettledItems,
-        permission=Permission.CONSUME,
-        handler=complete,
-        direct=DirectCall(_completion_of_one, lambda call, result: settled_answer((result,))),
-        example={"queue": "emails", "items": [{"token": _TOKEN}]},
-    ),
-    Route(
-        name="queue.retry",
-        summary="The work on leased items did not succeed: retry, release or bury them",
-        request_type=RetryCall,
-        response_type=SettledItems,
-        permission=Permission.CONSUME,
-        handler=retry,
-        example={"queue": "emails", "items": [{"token": _TOKEN, "error": "the mail server refused"}]},
-    ),
-    Route(
-        name="queue.extend",
-        summary="Hold on to leased items for longer",
-        request_type=ExtendCall,
-        response_type=ExtendedItems,
-        permission=Permission.CONSUME,
-        handler=extend,
-        example={"queue": "emails", "items": [{"token": _TOKEN}], "lease_timeout": "5m"},
-    ),
-)
+COMPLETION_OF_ONE = DirectCall(_completion_of_one, lambda call, result: settled_answer((result,)))

@@ -17,6 +17,7 @@ from redrive.model.options import OperationOptions, Rate
 from redrive.server.field_types import (
     Count,
     DurationInput,
+    InstantInput,
     ItemIdText,
     Label,
     PageLimit,
@@ -25,6 +26,7 @@ from redrive.server.field_types import (
     Text,
     check_batch,
     check_page,
+    read_datetime,
 )
 from redrive.server.request import Request
 
@@ -93,6 +95,12 @@ WORDS = {
     "actor": Word(Label, "Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
     "before": Word(Number, "The number of the last entry before.", read=read_number),
     "confirm": Word(Count, "How many items you mean. Another number is refused."),
+    "delay": Word(DurationInput, "A duration, from now until they may be leased."),
+    "enqueue_at": Word(
+        InstantInput,
+        "From when they may be leased, instead of a delay.",
+        read=lambda _, text: read_datetime("enqueue_at", text),
+    ),
     "error": Word(Text, example="the customer left"),
     "force": Word(bool, "Also where a worker has the item: its lease is revoked."),
     "get.id": Word(ItemIdText, example=_ID),

@@ -17,6 +17,7 @@ from redrive.contract.item_calls import (
     ReturnLease,
     Settle,
     check_failure,
+    check_times,
 )
 from redrive.contract.replies import REPLY_TO, RESERVED_PREFIX, SENDER_HEADERS, check_reply_address
 from redrive.errors import InvalidInput, InvalidName
@@ -144,10 +145,7 @@ def _is_plain(item: NewItem) -> bool:
 
 
 def _with_options(item: NewItem) -> NewItem:
-    if item.enqueue_at is not None:
-        if item.delay:
-            raise InvalidInput("an item has a delay or an enqueue_at, not both")
-        check_instant("enqueue_at", item.enqueue_at)
+    check_times(item)
     values.span("delay", item.delay)
     values.version(item.version)
     values.label("idempotency key", item.idempotency_key)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from redrive.broker.flows.inspection import build_filter
-from redrive.broker.flows.operations import check_canary, check_rate, check_target
+from redrive.broker.flows.operations import check_rate, check_start, check_target
 from redrive.broker.validation import check_integer, check_note
 from redrive.clock import Instant
 from redrive.contract.admin_calls import (
@@ -24,7 +24,6 @@ from redrive.contract.replies import check_reply_address
 from redrive.errors import InvalidInput
 from redrive.model.filter import Filter
 from redrive.model.ids import MAX_NUMBER
-from redrive.model.item import Status
 from redrive.model.judge import Verdict
 from redrive.model.limits import check_address, check_label
 from redrive.model.manual_change import check_verb
@@ -102,10 +101,7 @@ def start(call: StartOperation, now: Instant) -> StartOperation:
     if call.to is not None:
         check_address("queue", call.to)
     check_label("actor", call.actor)
-    check_rate(call.rate)
-    check_canary(call.verb, call.canary, call.canary_success_ratio)
-    if call.verb is Verb.PURGE and call.where.status is not Status.ARCHIVED:
-        raise InvalidInput("purge is for archived items: archive them first, and leave the status out")
+    check_start(call)
     if call.expected is not None:
         check_integer("expected", call.expected, 0, MAX_NUMBER)
     return _replace(call, where=filter_(call.where, now), note=check_note("note", call.note))

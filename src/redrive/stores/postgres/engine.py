@@ -24,7 +24,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.stores.connection_slots import Slots
-from redrive.stores.interruption import interruption
+from redrive.stores.interruption import interruption, is_mistake
 from redrive.stores.postgres import session as patience
 from redrive.stores.postgres.connection_settings import configure, configure_writer, connection_info, display_name
 from redrive.stores.postgres.session import Rows, Session, TimeoutConnection
@@ -111,7 +111,8 @@ class Engine:
 
     def _transact_once(self, work: Callable[[Session], _T]) -> _T:
         """Once COMMIT may have been sent, the outcome is done or unknown, unless the server says that it rolled back.
-        An exception from outside (an interruption) is raised unchanged."""
+        An exception from outside (an interruption) is raised unchanged. A mistake in the work is `StoreFailed`: it is
+        rolled back, and the connection is kept."""
         before = sys.exception()
         connection, session = self._writing()
         connection.in_order = False
@@ -126,6 +127,8 @@ class Engine:
                 commit = session.execute("COMMIT")
         except BaseException as error:
             if (interrupted := interruption(error, before, _OWN)) is not None:
+                if not committing and is_mistake(interrupted, "psycopg"):
+                    self._undo(connection, interrupted, committing=False)
                 self._drop_writer()  # wherever it was: not even a rollback can be relied on
                 raise interrupted from None
             if commit is None or commit.tag != "COMMIT":
@@ -232,7 +235,7 @@ class Engine:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """Return PostgreSQL's error as ours; any other unchanged."""
+        """Return PostgreSQL's errors, and unexpected ones, as ours; refusals and interruptions unchanged."""
         match error:
             case pg.DiskFull():
                 return DiskFull(self.name)
@@ -243,7 +246,7 @@ class Engine:
                 return StoreReadOnly(self.name, problem)
             case psycopg.OperationalError() | psycopg.InterfaceError():
                 return StoreUnavailable(self.name, _first_line(error))
-            case psycopg.Error():
+            case Exception() if not isinstance(error, RedriveError):
                 return StoreFailed(self.name, f"{type(error).__name__}: {_first_line(error)}")
             case _:
                 return error

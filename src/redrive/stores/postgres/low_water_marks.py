@@ -11,6 +11,7 @@ that instant minus SLACK, or to the first existing entry. (The end of a snapshot
 beyond it may be running already.)
 
 **An entry inserted below**, more than SLACK before the instant of its transaction, lowers the mark in that transaction.
+That is done last, because it locks; until then its scans start at that entry (`Session.scan`).
 
 A change of the marks of a queue inserts a row with the next version, so two concurrent changes have the same key: one
 of them waits, and reads again. Only the newest row is read, so the marks themselves do not bloat.

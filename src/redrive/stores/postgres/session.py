@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -22,7 +22,7 @@ from redrive.stores.relational.batch import ADD_COUNTS, COUNTED_COLUMNS, Batch
 from redrive.stores.relational.deduplication import KEY_IS_KNOWN
 from redrive.stores.relational.item_rows import STATE_COLUMNS
 from redrive.stores.relational.leases import DUE_CHECK_SQL, LEASE_COLUMNS
-from redrive.stores.relational.low_water_marks import READY, above
+from redrive.stores.relational.low_water_marks import READY, above, bounded
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck, Row
 
@@ -169,6 +169,10 @@ class Session:
     def execute(self, statement: str, values: Any = ()) -> Rows:
         return Rows(self._cursor().execute(self._text(statement), values, binary=True))
 
+    def request(self, statement: str, values: Any = ()) -> Callable[[], Rows]:
+        rows = self.execute(statement, values)
+        return lambda: rows
+
     def executemany(self, statement: str, rows: Sequence[Row]) -> None:
         if (made := multi_row(statement, rows)) is not None:
             self.execute(*made)
@@ -219,13 +223,22 @@ class Session:
     ) -> LeasedHead:
         early = int(deadline < batch.now + row.settings.lease_timeout)
         values = (row.key, batch.now, limit, deadline, worker, early, *check)
-        found = batch.execute(TAKE_HEAD, values).fetchall()
+        found = Session.scan(batch, TAKE_HEAD, values).fetchall()
         due, overdue, token = found[0][:3]
         check = OverdueCheck(check.due and due, check.overdue and overdue)
         if token is None:
             return LeasedHead(check, [], {})
         head = [entry[3:] for entry in found]
         return LeasedHead(check, head, {entry[6]: entry[2] for entry in found})
+
+    @staticmethod
+    def scan(batch: Batch, statement: str, values: Row) -> Rows:
+        rows: Rows
+        if batch.below:
+            rows = batch.execute(bounded(statement, len(values) + 1), (*values, min(batch.below.values())))
+        else:
+            rows = batch.execute(statement, values)
+        return rows
 
     @staticmethod
     def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:

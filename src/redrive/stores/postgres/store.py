@@ -106,7 +106,7 @@ class PostgresStore:
             self._engine.close()
             raise
         self._marks = LowWaterMarks(self._engine, clock)
-        self._notifications = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
+        self._notifications = ListenNotify(self._engine, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         shared = Batch.has_lanes and all(call.runs_beside_others for call in calls)
@@ -196,7 +196,7 @@ class PostgresStore:
 
     def reopen(self) -> None:
         self._engine.reopen()
-        self._notifications.after_fork()
+        self._notifications.reopen()
         self._marks.reset()
         reseed_after_fork()
         self._queues = NO_QUEUES

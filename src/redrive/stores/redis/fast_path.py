@@ -241,6 +241,8 @@ def _options(new: NewItem) -> dict[str, Any] | None:
         options["d"] = new.delay
     if new.expire_timeout is not None:
         options["x"] = new.expire_timeout
+    if new.expire_at is not None:
+        options["u"] = new.expire_at
     if new.held_by is not None:
         options["h"] = encode_held((ItemHolder(new.held_by, new.hold_is_lasting),))
     if new.idempotency_key is not None:

@@ -24,8 +24,9 @@ class SortedIndex(Index[ItemId]):
         self._session = session
         self._names = keys
         self._changed: dict[ItemId, Key | None] = {}
-        """The key of each item that this transaction added; None if it removed the item."""
-        self._window: list[tuple[Key, ItemId]] = []
+        """The key of each item that this transaction added; None if it removed the item. By the first id of the item,
+        which a move does not change."""
+        self._window: list[tuple[Key, Record]] = []
         self._offsets = [0] * len(keys)
         self._exhausted = False
 
@@ -50,14 +51,14 @@ class SortedIndex(Index[ItemId]):
         item = self._item(name)
         sorted_set, score = self._location(item, key)
         self._session.write("ZADD", sorted_set, score, self._member(item))
-        self._changed[name] = key
+        self._changed[item.ids[0]] = key
 
     def discard(self, name: ItemId) -> None:
         item = self._item(name)
-        if self._changed.get(name, ()) is not None:
+        if self._changed.get(item.ids[0], ()) is not None:
             for key in self._keys_of(item):
                 self._session.write("ZREM", key, self._member(item))
-            self._changed[name] = None
+            self._changed[item.ids[0]] = None
 
     def first(self) -> ItemId | None:
         return next((id for _, id in self._ordered()), None)
@@ -82,15 +83,16 @@ class SortedIndex(Index[ItemId]):
 
     def _ordered(self) -> Iterator[tuple[Key, ItemId]]:
         """Return the current keys and items, in order."""
-        added = sorted((key, id) for id, key in self._changed.items() if key is not None)
+        added = sorted((key, self._item(id).id) for id, key in self._changed.items() if key is not None)
         return merge(added, self._stored())
 
     def _stored(self) -> Iterator[tuple[Key, ItemId]]:
         at = 0
         while True:
             while at < len(self._window):
-                if self._window[at][1] not in self._changed:
-                    yield self._window[at]
+                key, item = self._window[at]
+                if item.ids[0] not in self._changed:
+                    yield key, item.id
                 at += 1
             if self._exhausted:
                 return
@@ -109,7 +111,7 @@ class SortedIndex(Index[ItemId]):
             for member, score in members:
                 item = self._session.item_at(member)
                 if item is not None:
-                    self._window.append((self._key(at, member, score), item.id))
+                    self._window.append((self._key(at, member, score), item))
             if len(members) == _WINDOW:
                 return
         self._exhausted = True
@@ -177,7 +179,8 @@ class NamesByInstant(Index[str]):
 
     def until(self, instant: int, limit: int) -> list[str]:
         (found,) = self._session.fetch(("ZRANGEBYSCORE", self._key, "-inf", instant, "LIMIT", 0, limit))
-        return [name for name in map(bytes.decode, found) if name not in self._changed]
+        added = [name for name, key in self._changed.items() if key is not None and key[0] <= instant]
+        return [*(name for name in map(bytes.decode, found) if name not in self._changed), *added][:limit]
 
 
 class DeadLetterIndexes(NumberIndex):

@@ -38,6 +38,8 @@ READ_COMMANDS = Script.read("read_commands")
 """Run commands that only read, all at one instant."""
 READ_ITEMS = Script.read("read_items")
 """Read items with their histories, by number or by ranges of sorted sets."""
+FIND_PREFIX = Script.read("find_prefix")
+"""Find items by the first digits of their ids."""
 WORKER_LEASES = Script.read("worker_leases")
 """Read the items that a worker has leased."""
 LOCK_ACQUIRE = Script.read("lock_acquire")

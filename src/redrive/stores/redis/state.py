@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from redrive.contract.queries import AuditEntry
 from redrive.model.filter import MAX_EXAMINED, Filter, Order
@@ -18,6 +18,7 @@ from redrive.stores.redis.keys import body_of, digits, long, short
 from redrive.stores.redis.queue_state import Queues
 from redrive.stores.redis.tables import Hash, RedisFeed, RedisOperations, RedisRegistrations, RedisResults
 from redrive.stores.redis.unit_of_work import PAGE, Session
+from redrive.stores.rules.find import named
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.state import State
@@ -118,12 +119,22 @@ class RedisState(State):
             found = self._named(where.ids, where, order, after)
         elif where.held_by is not None and len(held := self.held_ids(where.held_by, MAX_EXAMINED + 1)) <= MAX_EXAMINED:
             found = self._named(held, where, order, after)
+        elif where.id_prefix is not None and len(ids := self._ids_with_prefix(where, where.id_prefix)) <= MAX_EXAMINED:
+            found = self._named(ids, where, order, after)
         elif where.status is Status.DEAD and where.fingerprint is not None:
             keys = [self._session.keys.of("group", queue, where.fingerprint) for queue in self._queues_of(where)]
             found = walk(self._session, keys, order, after, words=words)
         else:
             found = self._index_for(where).walk(self._queues_of(where), order, after, words=words)
         return found if where.operation is None else self._changed_by(where.operation, found)
+
+    def _ids_with_prefix(self, where: Filter, prefix: str) -> list[ItemId]:
+        """Return ids that begin so; at most one more than a call examines."""
+        ids: list[ItemId] = []
+        for queue in self._queues_of(where):
+            items = self._session.items_with_prefix(queue, prefix, MAX_EXAMINED + 1 - len(ids))
+            ids += [item.id for item in items if item.id.startswith(prefix)]
+        return ids
 
     def _queues_of(self, where: Filter) -> tuple[str, ...]:
         return tuple(self.queues.current_values) if where.queue is None else (where.queue,)
@@ -134,19 +145,10 @@ class RedisState(State):
         return self.letters if where.status is Status.DEAD else self.archived
 
     def _named(
-        self, given: Iterable[ItemId], where: Filter, order: Order, after: int | None
+        self, ids: Sequence[ItemId], where: Filter, order: Order, after: int | None
     ) -> Iterator[tuple[int, Record]]:
-        """Return items by ids that they have or had."""
-        ids = [ItemId(each.lower()) for each in given]
         self._session.load(ids, words=where.words is not None)
-        items = {id(item): item for each in ids if (item := self.find(each)) is not None}
-        if where.is_for_dead_letters:
-            named = [(item.death_number, item) for item in items.values()]
-        else:
-            named = [(item.number, item) for item in items.values()]
-        down = order is Order.NEWEST
-        named.sort(key=lambda each: each[0], reverse=down)
-        return iter([each for each in named if after is None or (each[0] < after if down else each[0] > after)])
+        return named(self, ids, where, order, after)
 
     def _changed_by(self, operation: str, found: Iterator[tuple[int, Record]]) -> Iterator[tuple[int, Record]]:
         page: list[tuple[int, Record]] = []

@@ -29,13 +29,15 @@ from redrive.stores.redis.codec import (
 )
 from redrive.stores.redis.keys import FORMAT, Keys, body_of, digits, score_of, short
 from redrive.stores.redis.redis_client import Part, RedisClient
-from redrive.stores.redis.scripts import READ_COMMANDS, READ_ITEMS, WORKER_LEASES
+from redrive.stores.redis.scripts import FIND_PREFIX, READ_COMMANDS, READ_ITEMS, WORKER_LEASES
 from redrive.stores.rules.record import Record
 
 _MAX_PARTS = 1000
 """Parts of one command: more do not fit on the stack of Lua."""
 PAGE = 250
 """Items that one script reads."""
+_SCANNED = 5000
+"""Ids that one script compares."""
 
 Range = tuple[str, str, int | str, int | str, int, int]
 """Key, `up` or `down`, lowest score, highest score, offset, limit."""
@@ -80,7 +82,7 @@ class Session:
 
     def load(self, ids: Iterable[ItemId], *, words: bool = False) -> None:
         """Read those items of these ids that are not yet read."""
-        unknown = [id for id in dict.fromkeys(ids) if id not in self._ids and self._is_id(id)]
+        unknown = [id for id in dict.fromkeys(ids) if not self._is_read(id, words)]
         for start in range(0, len(unknown), PAGE):
             some = unknown[start : start + PAGE]
             numbers = [digits(short(parse_id(id)[0])) for id in some]
@@ -89,13 +91,17 @@ class Session:
                 item = None if body is None else self._records.get(body)
                 self._ids[id] = item if item is not None and id in item.ids else None
 
-    def _is_id(self, id: ItemId) -> bool:
-        """Return whether a text is an id that is not yet read. No item has what is not an id."""
-        try:
-            parse_id(id)
-        except InvalidName:
-            self._ids[id] = None
-        return id not in self._ids
+    def _is_read(self, id: ItemId, words: bool) -> bool:
+        """Return whether an id is read, with its search words if they are needed. No item has what is not an id."""
+        if id not in self._ids:
+            try:
+                parse_id(id)
+            except InvalidName:
+                self._ids[id] = None
+            else:
+                return False
+        item = self._ids[id]
+        return item is None or not words or item.words is not NOT_READ
 
     def ranges(self, *ranges: Range, words: bool = False) -> list[Found]:
         """Return members and scores in ranges of sorted sets of items, and read these items."""
@@ -110,6 +116,19 @@ class Session:
             if len(items) >= limit or len(found) < limit:
                 break
         return items[:limit]
+
+    def items_with_prefix(self, queue: str, prefix: str, limit: int) -> list[Record]:
+        """Return up to `limit` items of a queue whose ids begin so, or began so before."""
+        bodies: list[str] = []
+        last: int | str = "-inf"
+        while last and len(bodies) < limit:
+            last, found = self._client.run(
+                FIND_PREFIX, [self.keys.meta], [self.keys.root, queue, prefix, last, _SCANNED]
+            )
+            bodies += map(bytes.decode, found)
+        for start in range(0, len(bodies), PAGE):
+            self._read(bodies[start : start + PAGE], ())
+        return [item for body in bodies[:limit] if (item := self.item_at(body)) is not None]
 
     def removed_items(self, key: str, limit: int) -> list[Record]:
         """Return up to `limit` items of a deleted queue from `removed:N`."""
@@ -212,8 +231,9 @@ class Session:
         if item.words is not loaded.words:
             key = self.keys.of("w", body)
             self.write("SET", key, encode(item.words)) if item.words else self.write("DEL", key)
-        if item.result is not loaded.result and item.result is not None:
-            self.write("SET", self.keys.of("y", body), encode(item.result))
+        if item.result is not loaded.result:
+            key = self.keys.of("y", body)
+            self.write("DEL", key) if item.result is None else self.write("SET", key, encode(item.result))
 
     def _write_history(self, key: str, item: Record, loaded: Loaded) -> None:
         entries, known = item.history.entries(), len(loaded.entries)

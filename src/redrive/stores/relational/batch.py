@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,8 +23,9 @@ from redrive.model.ids import (
     result_topic,
 )
 from redrive.model.item import Status
+from redrive.model.queue import Queue
 from redrive.stores.relational.low_water_marks import SLACK
-from redrive.stores.relational.queue_rows import QueueRow, Queues, encode_values, with_gates
+from redrive.stores.relational.queue_rows import QueueRow, Queues, encode_values, with_gates, write_queue
 from redrive.stores.relational.session import SearchIndex, Session
 
 COUNTED_COLUMNS = (
@@ -92,16 +93,17 @@ class Stage(IntEnum):
     """Delete rows that are no longer needed."""
 
 
-_Rows = dict[tuple[Stage, str], list[tuple[Any, ...]]]
+_Rows = dict[str, list[tuple[Any, ...]]]
 """The rows of each statement."""
 
 
 class GroupChange(msgspec.Struct):
     """A group of one queue after the changes of a transaction."""
 
-    count: int
-    first_at: Instant
-    last_at: Instant
+    count: int = 0
+    """Until it grows, only the change."""
+    first_at: Instant = Instant(0)
+    last_at: Instant = Instant(0)
     hours: dict[Instant, int] = {}
     """Change of the count of each hour."""
     grew: bool = False
@@ -144,9 +146,11 @@ class Batch:
         "below",
         "by_key",
         "by_name",
+        "changes",
         "count_deltas",
         "gates_changed",
         "groups",
+        "has_left",
         "is_shared",
         "known_keys",
         "namespace",
@@ -175,7 +179,7 @@ class Batch:
         self.session = session
         self.table = session.table
         self._execute: Callable[..., Any] = session.execute
-        self._unwritten: _Rows = {}
+        self._unwritten: dict[Stage, _Rows] = {}
         self._left: _Rows = {}
         self._ended: list[int] = []
         """Numbers of items that ended and may have moved before."""
@@ -191,7 +195,7 @@ class Batch:
         """Changed groups by queue and fingerprint, written by `dead_letters.write_groups`."""
         self.unindexed: dict[int, UnindexedLetter] = {}
         """New dead letters by number, written by `dead_letters.write_search_terms`."""
-        self.count_deltas: defaultdict[int, list[int]] = defaultdict(_zeros)
+        self.count_deltas: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(COUNTED_COLUMNS))
         self.known_keys: dict[tuple[int, str], KnownKey | None] = {}
         """Idempotency keys that were read by queue and key, while puts are executed; None: not known."""
         self.sizes: dict[int, int] = {}
@@ -203,8 +207,12 @@ class Batch:
         """Queues whose count deltas were rolled up."""
         self.replying: set[int] = set()
         """Queues that have their first item which names a queue for replies."""
+        self.has_left = False
+        """Whether calls were left to another transaction. Those that follow them are then left too."""
         self.is_shared = False
         """Whether other transactions of the namespace may run beside this one."""
+        self.changes = 0
+        """Rows that were handed in to be written, and changes of items by the rules."""
         self.gates_changed = False
         """Whether `set_gates` wrote the gates of a queue."""
 
@@ -217,6 +225,12 @@ class Batch:
     def execute_unflushed(self, statement: str, values: Any = ()) -> Any:
         """Execute a query without a flush: it must not read rows of pending writes."""
         return self._execute(statement, values)
+
+    def request(self, statement: str, values: Any = ()) -> Callable[[], Any]:
+        """Flush pending writes, then make a request. Nothing may be written before its rows are asked for."""
+        if self._unwritten:
+            self.flush()
+        return self.session.request(statement, values)
 
     def stream(self, statement: str, values: Any = ()) -> Any:
         """Flush pending writes, then return the rows of a query as an iterator."""
@@ -236,25 +250,31 @@ class Batch:
     def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.INSERT_STATE) -> None:
         """Add a row to the pending writes, which are flushed before the next statement is executed.
 
-        Stages are written in order. Within a stage, rows of the same statement are written together, in the order in
-        which the statements were first used.
+        Stages are written in order; in each, rows of one statement together, by the first use of the statements.
         """
-        self._unwritten.setdefault((stage, statement), []).append(values)
+        self.changes += 1
+        self._unwritten.setdefault(stage, {}).setdefault(statement, []).append(values)
+
+    def write_all(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows to the pending writes."""
+        self.changes += len(rows)
+        self._unwritten.setdefault(Stage.INSERT_STATE, {}).setdefault(statement, []).extend(rows)
 
     def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
         """Write a row at the end of the transaction: nothing in it reads such rows."""
-        self._left.setdefault((Stage.INSERT_STATE, statement), []).append(values)
+        self._left.setdefault(statement, []).append(values)
 
     def flush(self) -> None:
         """Execute the pending writes."""
         if self._ended:
             self._wake_under_earlier_ids()
         unwritten, self._unwritten = self._unwritten, {}
-        for (_, statement), rows in sorted(unwritten.items(), key=lambda entry: entry[0][0]):
-            if len(rows) == 1:
-                self._execute(statement, rows[0])
-            else:
-                self.session.executemany(statement, rows)
+        for stage in sorted(unwritten):
+            for statement, rows in unwritten[stage].items():
+                if len(rows) == 1:
+                    self._execute(statement, rows[0])
+                elif rows:
+                    self.session.executemany(statement, rows)
 
     def queue(self, name: str) -> QueueRow:
         """Return a queue by name. Raises QueueNotFound."""
@@ -305,8 +325,7 @@ class Batch:
 
     def mark_dead_queue(self, row: QueueRow) -> None:
         """Record that this queue has received dead items of another queue."""
-        self.execute("UPDATE redrive_queue SET is_dead_queue = 1 WHERE key = ?", (row.key,))
-        self.reread_queues((row.queue.name,))
+        self.write_queues([msgspec.structs.replace(row.queue, is_dead_queue=True)])
 
     def has_replies(self, row: QueueRow) -> bool:
         """Whether an item that names a queue for replies ever came to this queue."""
@@ -350,6 +369,12 @@ class Batch:
         self.queues = Queues(by_name, self.queues.epoch, self.queues.namespace_key)
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
+    def write_queues(self, queues: Collection[Queue]) -> None:
+        """Write queues that are new, or have changed. From now on this transaction has them so."""
+        for queue in queues:
+            write_queue(self, self.namespace, queue)
+        self.reread_queues([queue.name for queue in queues])
+
     def reread_queues(self, names: Iterable[str]) -> None:
         """Read changed queues again, and increment the epoch so that other processes do too."""
         self.execute("UPDATE redrive_meta SET epoch = epoch + 1")
@@ -361,7 +386,7 @@ class Batch:
         for queue, counts in self.count_deltas.items():
             if any(counts):
                 self.write(_INSERT_COUNT_DELTA, (queue, *counts))
-        self._unwritten.update(self._left)
+        self._unwritten.setdefault(Stage.INSERT_STATE, {}).update(self._left)
         self.flush()
 
 
@@ -373,7 +398,3 @@ def random_salt() -> int:
 def reseed_after_fork() -> None:
     """Reseed the salts: a forked child must not repeat those of its parent."""
     _random.seed()
-
-
-def _zeros() -> list[int]:
-    return [0] * len(COUNTED_COLUMNS)

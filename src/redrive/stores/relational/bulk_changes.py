@@ -23,7 +23,7 @@ from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.model.manual_change import ManualAction
-from redrive.model.operation import Operation, OperationStatus, after_step
+from redrive.model.operation import Operation, after_step
 from redrive.model.state_machine import Verb
 from redrive.stores.relational import dead_letters, feed
 from redrive.stores.relational.batch import Batch
@@ -107,9 +107,9 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
 
 def change_uniform(state: SqlState, call: ManualChange) -> tuple[Settled, ...] | None:
     """Change all targets together. None if there are few, or one of them is not like the others."""
-    batch, action = state.batch, ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     if call.verb not in _CHANGES or len(call.targets) <= BULK_THRESHOLD:
         return None
+    batch, action = state.batch, ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     items = _listed(batch, call.targets)
     chunks = None if items is None else _chunks(batch, action, [(it.death_no, it.item_no, it.queue) for it in items])
     if items is None or chunks is None:
@@ -138,11 +138,11 @@ def step_over_uniform(state: SqlState, call: StepOperation) -> Operation | None:
     """Make a step of an operation over uniform dead letters. None if some are not. Canaries are changed one by
     one."""
     batch, operation = state.batch, state.operations.get(call.id)
-    if operation is None or operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
+    if operation is None or not (limit := operation.step_size(call.steps, call.limit)):
         return None
     if operation.canaries_left or (index := _index(batch, operation)) is None:
         return None
-    found, position, exhausted = _find(batch, operation, index, call.limit)
+    found, position, exhausted = _find(batch, operation, index, limit)
     action = ManualAction.of(operation)
     chunks = _chunks(batch, action, found)
     if chunks is None:

@@ -12,6 +12,7 @@ import msgspec
 
 from redrive.clock import Instant
 from redrive.model.classify import names_of
+from redrive.model.death import Cause, DeadReason
 from redrive.model.duration import HOUR
 from redrive.model.group import Group, hour_of
 from redrive.model.ids import make_id
@@ -64,12 +65,12 @@ def count_many_in_group(
     batch: Batch, queue: int, fingerprint: str, hour: Instant, by: int, first_at: Instant, last_at: Instant
 ) -> None:
     """Count dead letters of one hour, which died between these instants and joined or left a group."""
-    group = batch.groups.get((queue, fingerprint))
-    if group is None:
-        found = batch.execute_unflushed(_GROUP, (queue, fingerprint)).fetchone() or (0, 0, 0)
-        group = batch.groups[queue, fingerprint] = GroupChange(*found)
+    group = batch.groups.setdefault((queue, fingerprint), GroupChange())
     if by > 0:
-        group.grew = True
+        if not group.grew:
+            found = batch.execute_unflushed(_GROUP, (queue, fingerprint)).fetchone()
+            count, group.first_at, group.last_at = found or (0, first_at, last_at)
+            group.count, group.grew = group.count + count, True
         # Its first death is the first one since it was last empty.
         group.first_at = min(group.first_at, first_at) if group.count else first_at
         group.last_at = max(group.last_at, last_at) if group.count else last_at
@@ -156,7 +157,7 @@ def _read_group(
     )
 
 
-_INSERT_LETTER = """
+INSERT_LETTER = """
     INSERT INTO redrive_dead_letter (death_no, item_no, queue, section, died_at, reason, fingerprint, error_name,
         error_type, error_class,
         deliveries, attempts, failures, losses)
@@ -184,14 +185,19 @@ def add_dead_letter(batch: Batch, item_row: ItemRow, death: Death, text: str) ->
 
 def insert_letter(batch: Batch, item_row: ItemRow, death: Death, text: str | None, *, archived: bool = False) -> None:
     """Write the entry of a dead letter, or of an archived one. Without a `text` it is found by no words."""
-    cause, counters = death.cause, death.counters
-    names = (cause.fingerprint, names_of(cause.error_type)[-1], cause.error_type, cause.error_class.value)
+    counters = death.counters
     counted = (counters.deliveries, counters.attempts, counters.failures, counters.losses)
     key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=archived))
-    batch.write(_INSERT_LETTER, (*key, death.at, death.reason.value, *names, *counted))
+    batch.write(INSERT_LETTER, (*key, death.at, *cause_columns(death.reason, death.cause), *counted))
     if text is not None:
         assert item_row.death_no is not None
-        batch.unindexed[item_row.death_no] = UnindexedLetter(item_row.item_no, cause.error_type, text)
+        batch.unindexed[item_row.death_no] = UnindexedLetter(item_row.item_no, death.cause.error_type, text)
+
+
+def cause_columns(reason: DeadReason, cause: Cause) -> tuple[str, ...]:
+    """Return the columns of an entry that say why its item died."""
+    names = cause.fingerprint, names_of(cause.error_type)[-1], cause.error_type, cause.error_class.value
+    return reason.value, *names
 
 
 def insert_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
@@ -199,7 +205,7 @@ def insert_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
     counted = (item_row.deliveries, item_row.attempts, item_row.failures, item_row.losses)
     key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=True))
     no_cause = [""] * 5
-    batch.write(_INSERT_LETTER, (*key, at, *no_cause, *counted))
+    batch.write(INSERT_LETTER, (*key, at, *no_cause, *counted))
 
 
 def update_letter(batch: Batch, item_row: ItemRow, *, archived: bool) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from redrive.contract import Call
-from redrive.contract.admin_calls import QueueCall, Register, Unregister
+from redrive.contract.admin_calls import DeleteQueue, Register, Unregister
 from redrive.contract.base import Rank
 from redrive.contract.item_calls import Complete, LeaseItems, Put
 from redrive.contract.maintenance_calls import ApplyRetention, Promote
 from redrive.errors import RedriveError
 from redrive.stores.relational import dead_letters
-from redrive.stores.relational.batch import Batch
+from redrive.stores.relational.batch import LEFT, Batch
 from redrive.stores.relational.leases import lease_all
 from redrive.stores.relational.maintenance import apply_retention, promote_all
 from redrive.stores.relational.puts import put_all
-from redrive.stores.relational.queues import change_queue
+from redrive.stores.relational.queues import delete_queue
 from redrive.stores.relational.registrations import register, unregister
 from redrive.stores.relational.rule_execution import execute_by_rules
 from redrive.stores.relational.settle import settle_all
@@ -52,31 +52,43 @@ def _by_kind(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     for index, call in enumerate(calls):
         kinds.setdefault(call.rank, []).append(index)
     for kind in sorted(kinds):
-        members, handle = kinds[kind], _HANDLERS.get(kind, _BY_RULES)
+        members = kinds[kind]
+        handle: Handler = _leave if batch.has_left else _HANDLERS.get(kind, _in_order)
         for index, result in zip(members, handle(batch, [calls[i] for i in members]), strict=True):
             results[index] = result
     return results
 
 
-def _one_by_one(handlers: dict[type[Any], Callable[[Batch, Any], Any]]) -> Handler:
-    def handle(batch: Batch, call: Any) -> Any:
-        try:
-            return handlers[call.__class__](batch, call)
-        except RedriveError as refusal:
-            return refusal
-
-    return lambda batch, calls: [handle(batch, call) for call in calls]
+def _leave(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    return [LEFT] * len(calls)
 
 
-_by_statements = _one_by_one({Promote: promote_all, ApplyRetention: apply_retention})
+_STATEMENTS: dict[type[Any], Callable[[Batch, Any], Any]] = {
+    DeleteQueue: delete_queue,
+    Register: register,
+    Unregister: unregister,
+    Promote: promote_all,
+    ApplyRetention: apply_retention,
+}
+"""Calls that do not follow the rules, and are executed one by one."""
 
 
-def _maintain(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+def _in_order(batch: Batch, calls: Sequence[Call]) -> list[Any]:
     """In their order; those that follow the rules one after the other go together."""
     results: list[Any] = []
-    for statements, members in itertools.groupby(calls, key=lambda call: isinstance(call, Promote | ApplyRetention)):
-        results += (_by_statements if statements else execute_by_rules)(batch, tuple(members))
+    for has_statements, members in itertools.groupby(calls, key=lambda call: call.__class__ in _STATEMENTS):
+        if has_statements:
+            results += [_execute_or_refuse(batch, call) for call in members]
+        else:
+            results += execute_by_rules(batch, tuple(members))
     return results
+
+
+def _execute_or_refuse(batch: Batch, call: Call) -> Any:
+    try:
+        return _STATEMENTS[call.__class__](batch, call)
+    except RedriveError as refusal:
+        return refusal
 
 
 def _with_lane(lane: Handler) -> Handler:
@@ -85,14 +97,10 @@ def _with_lane(lane: Handler) -> Handler:
 
 
 _HANDLERS: dict[int, Handler] = {
-    Rank.QUEUES: _one_by_one(dict.fromkeys(get_args(QueueCall), change_queue)),
     Rank.PUTS: _with_lane(put_all),
-    Rank.REGISTRATIONS: _one_by_one({Register: register, Unregister: unregister}),
     Rank.SETTLES: _with_lane(settle_all),
-    Rank.MAINTENANCE: _maintain,
     Rank.LEASES: lease_all,
 }
-"""The function for each rank whose calls do not all follow the rules."""
-_BY_RULES: Handler = execute_by_rules
+"""The function for each rank whose calls are frequent."""
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
 """What batches often consist of: they need no sorting by kind."""

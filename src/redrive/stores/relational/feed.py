@@ -6,6 +6,7 @@ An entry that is of no item has the number and the suffix 0, which no item has.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -35,7 +36,7 @@ _BEFORE = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number DESC LIMIT ?
 
 
 class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What most entries do not have."""
+    """What most entries do not have, in the order of `FeedEntry`."""
 
     source_id: ItemId | None = None
     title: str | None = None
@@ -72,24 +73,30 @@ def append_event(
     if _keeps(batch, queue, kind):
         error = (None, None) if failure is None else (failure.error_class, failure.fingerprint)
         detail = _Detail(source_id, title, reason, actor, operation, from_status, *error)
-        _append(batch, kind, queue, item_no, id_suffix, detail)
+        _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
 
 
-def append_queue_event(
-    batch: Batch, kind: FeedKind, queue: str, *, title: str | None, actor: str | None, breaker: str | None
-) -> None:
-    """Write down what happened to a queue, and to no item of it, if that queue keeps it."""
-    if _keeps(batch, queue, kind):
-        _append(batch, kind, queue, *_NO_ITEM, _Detail(title=title, actor=actor, breaker=breaker))
+FailureEntry = tuple[int, int, int, Failure, DeadReason | None]
+"""The number of an entry, the number and the suffix of its item, and the failure, with the reason if it died of it."""
+
+
+def append_failures(batch: Batch, kind: FeedKind, queue: str, failures: Iterable[FailureEntry]) -> None:
+    """Write down failures in a queue that keeps them. Equal details are encoded once."""
+    details: dict[tuple[Any, ...], bytes] = {}
+    for number, item_no, id_suffix, failure, reason in failures:
+        alike = failure.title, reason, failure.error_class, failure.fingerprint
+        detail = details.get(alike)
+        if detail is None:
+            title, _, error_class, fingerprint = alike
+            more = _Detail(title=title, reason=reason, error_class=error_class, fingerprint=fingerprint)
+            detail = details[alike] = msgspec.json.encode(more)
+        row = (number, batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, detail)
+        batch.write_last(_ENTRY, row)
 
 
 def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:
     row = batch.by_name.get(queue)
     return row is not None and kind in row.feed_kinds
-
-
-def _append(batch: Batch, kind: FeedKind, queue: str, item_no: int, id_suffix: int, detail: _Detail) -> None:
-    _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
 
 
 def _write(
@@ -101,19 +108,8 @@ def _write(
 
 def append_entry(batch: Batch, entry: FeedEntry) -> None:
     """Write an entry that has its number, and that its queue keeps."""
-    id = _NO_ITEM if entry.id is None else parse_id(entry.id)
-    detail = _Detail(
-        entry.source_id,
-        entry.title,
-        entry.reason,
-        entry.actor,
-        entry.operation,
-        entry.from_status,
-        entry.error_class,
-        entry.fingerprint,
-        entry.breaker,
-    )
-    _write(batch, entry.number, entry.kind, entry.queue, *id, detail)
+    number, _, kind, queue, id, *detail = msgspec.structs.astuple(entry)
+    _write(batch, number, kind, queue, *(_NO_ITEM if id is None else parse_id(id)), _Detail(*detail))
 
 
 def append_events(
@@ -154,20 +150,6 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
 
 
 def _entry(number: int, at: Any, kind: str, queue: str, item_no: int, id_suffix: int, detail: Any) -> FeedEntry:
+    id = None if (item_no, id_suffix) == _NO_ITEM else make_id(item_no, id_suffix)
     more = _NO_DETAIL if detail is None else _decode_detail(detail)
-    return FeedEntry(
-        number,
-        at,
-        FeedKind(kind),
-        queue,
-        None if (item_no, id_suffix) == _NO_ITEM else make_id(item_no, id_suffix),
-        more.source_id,
-        more.title,
-        more.reason,
-        more.actor,
-        more.operation,
-        more.from_status,
-        more.error_class,
-        more.fingerprint,
-        more.breaker,
-    )
+    return FeedEntry(number, at, FeedKind(kind), queue, id, *msgspec.structs.astuple(more))

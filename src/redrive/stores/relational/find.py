@@ -18,7 +18,7 @@ import msgspec
 from redrive.model.classify import ErrorClass
 from redrive.model.death import Cause, DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, FilterSubject, matches, meets_headers
-from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, make_id
+from redrive.model.ids import MAX_NUMBER, NUMBERS_PER_MICROSECOND, ids_with_prefix, make_id
 from redrive.model.item import Counters, Status
 from redrive.model.search_terms import SearchQuery, parse_query
 from redrive.stores.relational.holder_index import held_numbers
@@ -64,6 +64,7 @@ _PLACED = f"""
 _PLACES = {Status.ACTIVE: "lease", Status.FAILED: "scheduled", Status.COMPLETED: "finished", Status.MOVING: "moving"}
 _LISTED = f"SELECT {_ITEM} FROM redrive_item AS i WHERE i.item_no IN carray(?)"
 
+_WITH_PREFIX = "SELECT item_no FROM redrive_item WHERE item_no BETWEEN ? AND ? AND id_suffix BETWEEN ? AND ? LIMIT ?"
 _HAS_WORDS = "SELECT 1 FROM redrive_search AS w WHERE {condition} AND w.rowid = ?"
 _OPERATION = "SELECT number FROM redrive_operation WHERE namespace = ? AND id = ?"
 _CHANGED = """
@@ -151,6 +152,8 @@ def walk(
     known = None
     if where.operation is not None:
         known = _changed_by(executor, scope, where.operation)
+    elif where.id_prefix is not None:
+        known = _with_prefix(executor, where.id_prefix)
     elif where.held_by is not None:
         known = held_numbers(executor, scope.namespace, scope.section, where.held_by, MAX_EXAMINED + 1)
     if known is not None and len(known) <= MAX_EXAMINED:
@@ -346,8 +349,9 @@ def _asked(words: str) -> SearchQuery | None:
 
 def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callable[[Candidate], bool]:
     """The conditions that are no facts of the item: words and operations."""
-    led_by_others = where.ids is not None or where.operation is not None or where.fingerprint is not None
-    by_words = where.is_for_dead_letters and not led_by_others  # then the search index led to it
+    others = (where.ids, where.operation, where.id_prefix, where.held_by, where.fingerprint)
+    # Without them, the search index led to a dead letter.
+    by_words = where.is_for_dead_letters and all(other is None for other in others)
     asked = None if where.words is None or by_words else _asked(where.words)
     has_words = _HAS_WORDS.format(condition=executor.search_index.condition)
     operation = None if where.operation is None else _operation(executor, scope, where.operation)
@@ -371,3 +375,15 @@ def _changed_by(executor: Executor, scope: SearchScope, id: str) -> list[int]:
     """Return current numbers of items that an operation changed; at most one more than a call examines."""
     operation = _operation(executor, scope, id)
     return [item_no for (item_no,) in executor.execute(_CHANGED, (operation, MAX_EXAMINED + 1))]
+
+
+def _with_prefix(executor: Executor, prefix: str) -> list[int]:
+    """Return numbers of items whose ids begin so; at most one more than a call examines.
+
+    No index leads to them, as it would make every put more expensive: the database compares a number in each row.
+    """
+    numbers, suffixes = ids_with_prefix(prefix)
+    if not numbers or not suffixes:
+        return []
+    bounds = (numbers.start, numbers.stop - 1, suffixes.start, suffixes.stop - 1, MAX_EXAMINED + 1)
+    return [item_no for (item_no,) in executor.execute(_WITH_PREFIX, bounds)]

@@ -6,7 +6,7 @@ An item has exactly one state row; `delete_row` and `insert_row` always come in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ STATE_COLUMNS = (
 DROPPED = "dropped"
 """The status of archived items that were dropped, in redrive_finished."""
 _MARKS = ", ?" * len(STATE_COLUMNS.split(","))
+_STATE = slice(4, 4 + len(STATE_COLUMNS.split(",")))
 
 
 class ItemRow(msgspec.Struct):
@@ -103,8 +104,8 @@ _REQUEUED = f"SELECT item_no, {STATE_COLUMNS} FROM redrive_ready WHERE item_no I
 _SCHEDULED = f"SELECT item_no, status, held_by, {STATE_COLUMNS} FROM redrive_scheduled WHERE item_no IN carray(?)"
 _OUTCOME = "status, ended_at, dead_reason, archived_from, held_by, result, result_type"
 _FINISHED = f"SELECT item_no, {_OUTCOME}, {STATE_COLUMNS} FROM redrive_finished WHERE item_no IN carray(?)"
-_INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS}) VALUES (?, ?{_MARKS})"
-_INSERT_SCHEDULED = (
+INSERT_READY = f"INSERT INTO redrive_ready (queue, item_no, {STATE_COLUMNS}) VALUES (?, ?{_MARKS})"
+INSERT_SCHEDULED = (
     f"INSERT INTO redrive_scheduled (item_no, queue, status, held_by, {STATE_COLUMNS}) VALUES (?, ?, ?, ?{_MARKS})"
 )
 _INSERT_LEASE, _INSERT_EARLY_LEASE = (
@@ -116,7 +117,7 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
 )
 _EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
 _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
-_INSERT_FINISHED = f"""
+INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
@@ -127,7 +128,6 @@ _FORMER_ID = "SELECT old_id_suffix, item_no FROM redrive_former_id WHERE old_ite
 _MOVED = "SELECT old_item_no, old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no IN carray(?)"
 _EARLIER = "SELECT old_item_no, old_id_suffix FROM redrive_former_id WHERE item_no = ? ORDER BY old_item_no"
 _ID_SUFFIX = "SELECT id_suffix FROM redrive_item WHERE item_no = ?"
-_TABLES = (_ITEMS, _LEASES, _FRESH, _REQUEUED, _SCHEDULED, _FINISHED, _ROUTES)
 BULK_THRESHOLD = 4
 """Up to this many items, one query per item costs no more than one query for all."""
 _MAX_READS = 10
@@ -181,23 +181,27 @@ def find_by_id(executor: Executor, id: ItemId) -> ItemRow | None:
 
 
 def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
-    """Return the state rows of items by number, with one query per table.
+    """Return the state rows of items by number, with one query per table, until all are found.
 
     Unless the transaction has the namespace locked, an item whose row moves concurrently may be missing.
     """
     listed = (executor.table(numbers),)
-    # All queries are sent before the first result is awaited.
-    items, *states = [executor.execute(statement, listed) for statement in _TABLES]
-    where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items.fetchall()}
-    leased, fresh, requeued, scheduled, finished, moving = (rows.fetchall() for rows in states)
-    routes = {item_no: _route(row) for item_no, *row in moving}
-    found = {item_no: _leased(item_no, where[item_no][0], row) for item_no, *row in leased if item_no in where}
-    for rows, item_row in ((fresh, _ready), (requeued, _ready), (scheduled, _scheduled), (finished, _finished)):
-        found.update({item_no: item_row(item_no, *where[item_no], row) for item_no, *row in rows if item_no in where})
-    for item_no in [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
-        found[item_no].route = routes.get(item_no)
-        if item_no not in routes:
-            del found[item_no]
+    items, *states = [executor.request(statement, listed) for statement in (_ITEMS, *_STATES)]
+    where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items()}
+    found: dict[int, ItemRow] = {}
+    # Those that a person changes have mostly ended: the last table is looked at first.
+    for rows, item_row in zip(reversed(states), reversed(_STATES.values()), strict=True):
+        if len(found) == len(where):
+            break
+        for item_no, *row in rows():
+            if item_no in where:
+                found.setdefault(item_no, item_row(item_no, *where[item_no], row))
+    if moving := [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
+        routes = {item_no: _route(row) for item_no, *row in executor.execute(_ROUTES, (executor.table(moving),))}
+        for item_no in moving:
+            found[item_no].route = routes.get(item_no)
+            if item_no not in routes:
+                del found[item_no]
     return found
 
 
@@ -271,6 +275,16 @@ def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
     return item_row
 
 
+_STATES: dict[str, Callable[[int, int, int, Sequence[Any]], ItemRow]] = {
+    _LEASES: lambda item_no, id_suffix, _, row: _leased(item_no, id_suffix, row),
+    _FRESH: _ready,
+    _REQUEUED: _ready,
+    _SCHEDULED: _scheduled,
+    _FINISHED: _finished,
+}
+"""The query of each table of state rows, and what makes a row of its columns."""
+
+
 def delete_row(batch: Batch, item_row: ItemRow) -> None:
     """Delete the state row of an item."""
     batch.count_status(item_row.queue, item_row.status, -1)
@@ -306,15 +320,15 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         batch.arrivals[batch.by_key[item_row.queue].queue.name] += due
         if due and item_row.status is Status.PENDING:
             item_row.ready = True
-            insert_ready_row(batch, item_row.queue, item_row.item_no, *_state(item_row))
+            insert_ready_row(batch, item_row.queue, item_row.item_no, *state_values(item_row))
         else:
             if not item_row.holders:
                 batch.lower_mark(item_row.queue, "scheduled", item_row.ready_at)
             if item_row.expire_deadline is not None:
                 batch.lower_mark(item_row.queue, "scheduled_expiry", item_row.expire_deadline)
             batch.write(
-                _INSERT_SCHEDULED,
-                (item_row.item_no, item_row.queue, item_row.status.value, held_by, *_state(item_row)),
+                INSERT_SCHEDULED,
+                (item_row.item_no, item_row.queue, item_row.status.value, held_by, *state_values(item_row)),
             )
         return
     dead_reason = None if item_row.dead_reason is None else item_row.dead_reason.value
@@ -323,7 +337,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
         early = item_row.deadline < batch.now + batch.by_key[item_row.queue].settings.lease_timeout
         lease = (item_row.token, item_row.deadline, item_row.leased_at, item_row.worker, dead_reason)
         statement = _INSERT_EARLY_LEASE if early else _INSERT_LEASE
-        batch.write(statement, (item_row.item_no, item_row.queue, *lease, *_state(item_row)))
+        batch.write(statement, (item_row.item_no, item_row.queue, *lease, *state_values(item_row)))
         return
     dropped_at = item_row.dropped_at
     assert item_row.ended_at is not None or dropped_at is not None
@@ -331,7 +345,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     status, ended_at = (item_row.status.value, item_row.ended_at) if dropped_at is None else (DROPPED, dropped_at)
     ended = (item_row.item_no, item_row.queue, status, ended_at, dead_reason, archived_from, held_by, *result)
-    batch.write(_INSERT_FINISHED, (*ended, *_state(item_row)))
+    batch.write(INSERT_FINISHED, (*ended, *state_values(item_row)))
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
@@ -351,7 +365,7 @@ def insert_retried(
     if expire_deadline is not None:
         batch.lower_mark(queue, "scheduled_expiry", expire_deadline)
     state = rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None
-    batch.write(_INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
+    batch.write(INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
 
 
 def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> None:
@@ -360,22 +374,9 @@ def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> Non
     batch.lower_mark(queue, READY[rank], ready_at)
     if expire_deadline is not None:
         batch.lower_mark(queue, "ready_expiry", expire_deadline)
-    batch.write(_INSERT_READY, (queue, item_no, *state))
+    batch.write(INSERT_READY, (queue, item_no, *state))
 
 
-def _state(item_row: ItemRow) -> tuple[int | None, ...]:
-    return (
-        item_row.rank,
-        item_row.ready_at,
-        item_row.seq,
-        item_row.expire_deadline,
-        item_row.deliveries,
-        item_row.attempts,
-        item_row.failures,
-        item_row.losses,
-        item_row.redrives,
-        item_row.first_leased_at,
-        item_row.entries,
-        item_row.deaths,
-        item_row.death_no,
-    )
+def state_values(item_row: ItemRow) -> tuple[int | None, ...]:
+    """Return the values of STATE_COLUMNS, which are fields in this order."""
+    return msgspec.structs.astuple(item_row)[_STATE]

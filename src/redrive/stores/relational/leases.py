@@ -99,7 +99,7 @@ def _lock_gates(batch: Batch, names: Iterable[str]) -> None:
 
 def promote(batch: Batch, row: QueueRow, limit: int) -> int:
     """Move due items of a queue to redrive_ready. Returns how many."""
-    due = batch.execute(_DUE, (row.key, batch.now, limit)).fetchall()
+    due = batch.session.scan(batch, _DUE, (row.key, batch.now, limit)).fetchall()
     if due:
         for item_no, _, *state in due:
             insert_ready_row(batch, row.key, item_no, *state)
@@ -134,7 +134,7 @@ def _lease(
     if found.due:
         _, head, keys = batch.session.lease_head(batch, row, limit, deadline, worker, OverdueCheck(False, False))
     if not head:
-        return Leased((), next_at=batch.execute(_NEXT, (row.key,)).get)
+        return Leased((), next_at=batch.session.scan(batch, _NEXT, (row.key,)).get)
     batch.count_delta(row.key, "pending", -len(head))
     batch.count_delta(row.key, "active", len(head))
     if row.queue.name in batch.arrivals:
@@ -189,33 +189,14 @@ def worker_leases(executor: Executor, names: Mapping[int, str], query: ListWorke
     sent = [(name, executor.execute(_HELD, (key, query.worker, query.limit))) for key, name in names.items()]
     found = [(name, row) for name, rows in sent for row in rows.fetchall()]
     found.sort(key=lambda each: each[1][:2])
-    return tuple(_worker_lease(name, query.worker, *row) for name, row in found[: query.limit])
+    return tuple(_worker_lease(name, query.worker, row) for name, row in found[: query.limit])
 
 
-def _worker_lease(
-    queue: str,
-    worker: str,
-    leased_at: Any,
-    seq: int,
-    item_no: int,
-    id_suffix: int,
-    token: int,
-    payload: bytes,
-    content_type: str | None,
-    headers: str | None,
-    rank: int,
-    put_at: Any,
-    deliveries: int,
-    attempts: int,
-    failures: int,
-    losses: int,
-    redrives: int,
-    deadline: Any,
-    first_leased_at: Any,
-    expire_deadline: Any,
-    overrides: str | None,
-    dead_reason: str | None,
-) -> Lease:
+def _worker_lease(queue: str, worker: str, row: tuple[Any, ...]) -> Lease:
+    (
+        leased_at, _, item_no, id_suffix, token, payload, content_type, headers, rank, put_at, deliveries, attempts,
+        failures, losses, redrives, deadline, first_leased_at, expire_deadline, overrides, dead_reason,
+    ) = row  # fmt: skip
     return Lease(
         make_id(item_no, id_suffix),
         make_token(item_no, id_suffix, token),

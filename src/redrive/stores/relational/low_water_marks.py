@@ -5,6 +5,8 @@ SQLite does not need it: these conditions are comments there. See `redrive.store
 
 from __future__ import annotations
 
+from functools import cache
+
 from redrive.model.duration import MILLISECOND
 from redrive.model.limits import MAX_PRIORITY
 
@@ -19,6 +21,7 @@ KINDS = (*INSTANT_KINDS, "count_delta")
 """All marks. Count deltas, by key, have one mark for all queues."""
 SLACK = 500 * MILLISECOND
 """A mark stays this far behind: entries inserted at or after the instant of their transaction are above it."""
+_MARKS = "redrive_low_water_mark"
 
 
 def above(column: str, kind: str, queue: str = "?1") -> str:
@@ -39,9 +42,15 @@ def leases(columns: str, where: str = "true", end: str = "", queue: str = "?1") 
 
 
 def _mark(kind: str, queue: str) -> str:
-    return (
-        f"coalesce((SELECT {kind} FROM redrive_low_water_mark WHERE queue = {queue} ORDER BY version DESC LIMIT 1), 0)"
-    )
+    return f"coalesce((SELECT {kind} FROM {_MARKS} WHERE queue = {queue} ORDER BY version DESC LIMIT 1), 0)"
+
+
+@cache
+def bounded(statement: str, parameter: int) -> str:
+    """Return a statement whose scans start at a bound, the parameter of that number, where their mark is above it."""
+    marks = ", ".join(f"least({kind}, ?{parameter}) AS {kind}" for kind in INSTANT_KINDS)
+    bounded_marks = f"(SELECT queue, version, {marks} FROM {_MARKS}) AS bounded"
+    return statement.replace(f"FROM {_MARKS}", f"FROM {bounded_marks}")
 
 
 def each_queue(table: str, condition: str) -> str:

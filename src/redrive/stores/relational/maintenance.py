@@ -166,7 +166,7 @@ _COUNT_DELTAS = f"SELECT 1 FROM redrive_count_delta WHERE true {above('key', 'co
 def promote_all(batch: Batch, call: Promote) -> int:
     """Move due items to redrive_ready, queue by queue."""
     promoted = 0
-    for (queue,) in batch.execute(_DUE_QUEUES, (batch.now,)).fetchall():
+    for (queue,) in batch.session.scan(batch, _DUE_QUEUES, (batch.now,)).fetchall():
         row = batch.by_key.get(queue)
         if row is not None and promoted < call.limit:
             promoted += promote(batch, row, call.limit - promoted)

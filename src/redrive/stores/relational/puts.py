@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from redrive.clock import Instant
-from redrive.contract.item_calls import NewItem, Put, check_failure
+from redrive.contract.item_calls import NewItem, Put, check_failure, ready_instant
 from redrive.contract.replies import REPLY_TO
 from redrive.errors import PayloadTooLarge, RedriveError
 from redrive.model.feed import FeedKind
@@ -209,7 +209,8 @@ def _write_plain(
     count, now = len(payloads), batch.now
     first, salt = batch.allocate(count), random_salt()
     stored_type = None if content_type == JSON else content_type
-    expire_deadline = _expire_deadline(batch, row, expire_timeout)
+    timeout = row.settings.expire_timeout if expire_timeout is None else expire_timeout
+    expire_deadline = None if timeout is None else now + timeout
     rank = MAX_PRIORITY - priority
     if count == 1:
         id_suffix = ((salt + SALT_STEP) & SALT_MASK) << PARTITION_BITS
@@ -267,7 +268,7 @@ def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt:
         MAX_PRIORITY - item.priority,
         Instant(now + verdict.delay),
         number + 2,
-        _expire_deadline(batch, row, item.expire_timeout),
+        item.expire_deadline(now, row.settings.expire_timeout),
     )
     batch.arrivals[queue] += not verdict.delay
     for name in ("put_total", "failed_total", "captured_total"):
@@ -294,12 +295,12 @@ def _write_content(
 def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, id: ItemId) -> ItemId:
     """Insert an item with options under an id that was allocated for it."""
     now = batch.now
-    ready_at = now + item.delay if item.enqueue_at is None else max(now, item.enqueue_at)
+    ready_at = ready_instant(now, item.delay, item.enqueue_at)
     _write_content(batch, row, item, number, id_suffix, None if ready_at == now else ready_at)
     holders = () if item.held_by is None else (ItemHolder(item.held_by, item.hold_is_lasting),)
     item_row = ItemRow(
-        number, id_suffix, row.key, Status.PENDING, MAX_PRIORITY - item.priority, Instant(ready_at), number,
-        _expire_deadline(batch, row, item.expire_timeout), holders=holders,
+        number, id_suffix, row.key, Status.PENDING, MAX_PRIORITY - item.priority, ready_at, number,
+        item.expire_deadline(now, row.settings.expire_timeout), holders=holders,
     )  # fmt: skip
     batch.count_delta(row.key, "put_total")
     feed.append_event(batch, FeedKind.PUT, row.queue.name, number, id_suffix)
@@ -309,8 +310,3 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int,
 
 def _overrides(item: NewItem) -> str | None:
     return None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
-
-
-def _expire_deadline(batch: Batch, row: QueueRow, timeout: int | None) -> Instant | None:
-    chosen = row.settings.expire_timeout if timeout is None else timeout
-    return None if chosen is None else Instant(batch.now + chosen)

@@ -47,7 +47,7 @@ from redrive.model.arrival import Move
 from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, Token, item_id_of, make_id, make_token, parse_token
-from redrive.model.item import Counters, Item, Lease
+from redrive.model.item import Counters, Item
 from redrive.stores.relational import (
     dead_letters,
     deduplication,
@@ -60,12 +60,13 @@ from redrive.stores.relational import (
     stats,
 )
 from redrive.stores.relational import leases as relational_leases
-from redrive.stores.relational.item_rows import ItemRow, find_all, find_all_leased, find_by_id, find_by_ids, find_leased
+from redrive.stores.relational.item_rows import ItemRow, find_all, find_all_leased, find_by_id, find_by_ids
 from redrive.stores.relational.low_water_marks import above, each_queue, leases
-from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_rows
+from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_names, queue_rows
 from redrive.stores.relational.records import RecordReader, overrides_of, read_items
 from redrive.stores.relational.search_scope import read_scope
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.record import Record
 
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
@@ -148,14 +149,14 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
         case ListOperations():
             return operations.newest(executor, namespace_key(executor, namespace), query)
         case GetLease(token):
-            return _active(executor, namespace, token)
+            return _leased(executor, namespace, token).to_lease()
         case GetLeases(tokens):
-            return _leases(executor, namespace, tokens)
+            leased = _all_leased(executor, namespace, tokens)
+            return tuple([None if record is None else record.to_lease() for record in leased])
         case GetLeasedItem(token):
-            item_row, leased_from = _leased(executor, namespace, token)
-            return read_items(executor, [item_row], {item_row.queue: leased_from})[0]
+            return _leased(executor, namespace, token).to_item()
         case ListWorkerLeases():
-            return relational_leases.worker_leases(executor, _names(executor, namespace), query)
+            return relational_leases.worker_leases(executor, queue_names(executor, namespace), query)
         case GetResult(id):
             return kept_results.read_result(executor, namespace_key(executor, namespace), id, now)
         case ListRegistrations():
@@ -171,7 +172,7 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
         case ListMoves():
             return _moves(executor, namespace, query)
         case ListOpenMoves():
-            return moves.open_moves(executor, _names(executor, namespace), query)
+            return moves.open_moves(executor, queue_names(executor, namespace), query)
         case GetNextDue():
             return _next_due(executor, namespace)
         case _:
@@ -179,7 +180,7 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
 
 
 def _next_due(executor: Executor, namespace: str) -> Instant | None:
-    names = _names(executor, namespace)
+    names = queue_names(executor, namespace)
     instants = [
         at
         for statement in (_NEXT_LOST, *_NEXT_EXPIRED, _NEXT_DUE)
@@ -221,30 +222,23 @@ def _queue(executor: Executor, namespace: str, name: str) -> QueueRow:
     raise QueueNotFound(name, namespace)
 
 
-def _names(executor: Executor, namespace: str) -> dict[int, str]:
-    """Return the names of all queues by key. Their settings are not decoded, as there may be many."""
-    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
-    return dict(rows)
-
-
-def _queue_name(executor: Executor, namespace: str, key: int) -> str | None:
-    found: str | None = executor.execute(
-        "SELECT name FROM redrive_queue WHERE key = ? AND namespace = ?", (key, namespace)
-    ).get
-    return found
+def _names_of(executor: Executor, namespace: str, item_rows: Iterable[ItemRow]) -> dict[int, str]:
+    """Return the names of the queues of items by key; without those of other namespaces."""
+    return queue_names(executor, namespace, {item_row.queue for item_row in item_rows})
 
 
 def _item(executor: Executor, namespace: str, id: ItemId) -> Item:
     item_row = find_by_id(executor, id)
-    queue = None if item_row is None else _queue_name(executor, namespace, item_row.queue)
-    if item_row is None or queue is None:
+    names = {} if item_row is None else _names_of(executor, namespace, [item_row])
+    if item_row is None or not names:
         raise ItemNotFound(id)
-    return read_items(executor, [item_row], {item_row.queue: queue})[0]
+    return read_items(executor, [item_row], names)[0]
 
 
 def _items(executor: Executor, namespace: str, ids: Sequence[ItemId]) -> tuple[Item | None, ...]:
-    names = _names(executor, namespace)
-    found = {id: item_row for id, item_row in find_by_ids(executor, ids).items() if item_row.queue in names}
+    by_id = find_by_ids(executor, ids)
+    names = _names_of(executor, namespace, by_id.values())
+    found = {id: item_row for id, item_row in by_id.items() if item_row.queue in names}
     item_rows = {item_row.item_no: item_row for item_row in found.values()}  # several ids may be those of one item
     items = dict(zip(item_rows, read_items(executor, item_rows.values(), names), strict=True))
     return tuple([items[found[id].item_no] if id in found else None for id in ids])
@@ -259,45 +253,34 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
             break
         numbers.append(item_no)
     item_rows = find_all(executor, numbers)  # those that are missing arrived in the meantime
-    found = RecordReader(executor, _names(executor, namespace)).read(item_rows.values(), whole=True)
+    found = RecordReader(executor, queue_names(executor, namespace)).read(item_rows.values(), whole=True)
     return tuple(
         found[item_no].to_move() for item_no in numbers if item_no in found and found[item_no].route is not None
     )
 
 
-def _leased(executor: Executor, namespace: str, token: str) -> tuple[ItemRow, str]:
-    """Return the row of the item that a token holds, and its queue. Raises LeaseLost."""
-    item_no, id_suffix, key = parse_token(token)
-    item_row = find_leased(executor, item_no, id_suffix)
-    queue = None if item_row is None else _queue_name(executor, namespace, item_row.queue)
-    if item_row is None or queue is None or item_row.token != key:
-        raise _lost(executor, namespace, token)
-    return item_row, queue
-
-
-def _active(executor: Executor, namespace: str, token: str) -> Lease:
-    item_row, queue = _leased(executor, namespace, token)
-    return RecordReader(executor, {item_row.queue: queue}).read([item_row])[item_row.item_no].to_lease()
-
-
-def _leases(executor: Executor, namespace: str, tokens: Sequence[Token]) -> tuple[Lease | None, ...]:
-    names = _names(executor, namespace)
-    rows = find_all_leased(executor, {item_no: id_suffix for item_no, id_suffix, _ in map(parse_token, tokens)})
-    records = RecordReader(executor, names).read([row for row in rows.values() if row.queue in names])
-    leases = {lease.token: lease for lease in (record.to_lease() for record in records.values())}
-    return tuple([leases.get(token) for token in tokens])
-
-
-def _lost(executor: Executor, namespace: str, token: str) -> LeaseLost:
-    id = item_id_of(token)  # type: ignore[arg-type]
+def _leased(executor: Executor, namespace: str, token: Token) -> Record:
+    """Return the item that a token holds. Raises LeaseLost."""
+    (record,) = _all_leased(executor, namespace, (token,))
+    if record is not None:
+        return record
+    id = item_id_of(token)
     item_row = find_by_id(executor, id)
-    known = item_row is not None and _queue_name(executor, namespace, item_row.queue) is not None
-    return LeaseLost(id, item_row.status.value if item_row is not None and known else None)
+    known = item_row is not None and item_row.queue in _names_of(executor, namespace, [item_row])
+    raise LeaseLost(id, item_row.status.value if item_row is not None and known else None)
+
+
+def _all_leased(executor: Executor, namespace: str, tokens: Sequence[Token]) -> list[Record | None]:
+    """Return the item that each token holds."""
+    rows = find_all_leased(executor, {item_no: id_suffix for item_no, id_suffix, _ in map(parse_token, tokens)})
+    records = RecordReader(executor, _names_of(executor, namespace, rows.values())).read(rows.values())
+    held = {record.grant.token: record for record in records.values() if record.grant is not None}
+    return [held.get(token) for token in tokens]
 
 
 def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, now: Instant) -> list[Overdue]:
     if name is None:
-        names = _names(executor, namespace)
+        names = queue_names(executor, namespace)
         due = {
             queue
             for statement in (_NEXT_LOST, *_NEXT_EXPIRED)

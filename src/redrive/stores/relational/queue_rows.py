@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -19,6 +19,13 @@ _QUEUES = """
     FROM redrive_queue
     WHERE namespace = ?"""
 _QUEUE = f"{_QUEUES} AND name = ?"
+_NAMES = "SELECT key, name FROM redrive_queue WHERE namespace = ?"
+_NAMED = f"{_NAMES} AND key IN carray(?)"
+_NAME, *_CHANGEABLE = Queue.__struct_fields__  # the columns are named like the fields
+# On PostgreSQL, a transaction of a program locks the key and the name of a queue that it puts to: they are not written.
+_WRITE = f"""
+    INSERT INTO redrive_queue (namespace, {_NAME}, {", ".join(_CHANGEABLE)}) VALUES (?, ?{", ?" * len(_CHANGEABLE)})
+    ON CONFLICT (namespace, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGEABLE)}"""
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
 _decode_breakers = msgspec.json.Decoder(tuple[Breaker, ...]).decode
 decode_gates = msgspec.json.Decoder(Gates).decode
@@ -44,6 +51,13 @@ def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> l
     """Return the queues of a namespace, or only the named one."""
     rows = executor.execute(_QUEUES, (namespace,)) if name is None else executor.execute(_QUEUE, (namespace, name))
     return [_queue_row(*row) for row in rows]
+
+
+def queue_names(executor: Executor, namespace: str, keys: Collection[int] | None = None) -> dict[int, str]:
+    """Return the names of all queues, or of those with these keys. Settings are not decoded, as there may be many."""
+    if keys is None:
+        return dict(executor.execute(_NAMES, (namespace,)))
+    return dict(executor.execute(_NAMED, (namespace, executor.table(keys))))
 
 
 def _queue_row(
@@ -82,8 +96,16 @@ def with_gates(row: QueueRow, gates: Gates) -> QueueRow:
     return msgspec.structs.replace(row, queue=msgspec.structs.replace(row.queue, gates=gates))
 
 
-def encode_values(values: Gates | tuple[Breaker, ...]) -> str | None:
-    """Return gates or breakers as their column has them: NULL for none."""
+def write_queue(executor: Executor, namespace: str, queue: Queue) -> None:
+    """Write the row of a queue that is new, or has changed. The transaction runs alone."""
+    settings = msgspec.json.encode(queue.settings).decode()
+    flags = (int(queue.paused), queue.created_at, int(queue.is_dead_queue))
+    lists = (encode_values(queue.source_queues), encode_values(queue.gates), encode_values(queue.breakers))
+    executor.execute(_WRITE, (namespace, queue.name, settings, queue.version, *flags, *lists))
+
+
+def encode_values(values: Gates | tuple[Breaker, ...] | tuple[str, ...]) -> str | None:
+    """Return gates, breakers or names as their column has them: NULL for none."""
     return msgspec.json.encode(values).decode() if values else None
 
 

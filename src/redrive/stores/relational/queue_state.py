@@ -13,7 +13,8 @@ from redrive.stores.relational.tables import Keys, Sources
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.queue_state import QueueState
 
-_TOTALS = tuple(name for name in COUNTED_COLUMNS if name.endswith("_total"))
+_NO_TOTALS = {name: 0 for name in COUNTED_COLUMNS if name.endswith("_total")}
+_READY = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMIT 1000) AS first"
 
 
 class SqlQueue(QueueState):
@@ -23,8 +24,7 @@ class SqlQueue(QueueState):
         # Not `super().__init__`: the tables of the database are its indexes.
         self._batch, self._row, self.value = batch, row, row.queue
         self.counts = Counter()
-        for name in _TOTALS:
-            setattr(self, name, 0)
+        vars(self).update(_NO_TOTALS)
         self.keys, self.sources = Keys(batch, row.key), Sources(batch, row.key)
         self.keys_until, self.sources_until = Index(), Index()
 
@@ -32,15 +32,17 @@ class SqlQueue(QueueState):
     def size(self) -> int:
         return size_of(self._batch, self._row) + sum(self.counts[status] for status in OPEN_STATUSES)
 
-    def write(self) -> None:
-        """Write what has changed of the queue itself. Items count when their rows are written."""
-        for name in _TOTALS:
+    def count_ready(self) -> int:
+        """Up to a bound: there are no more callers to wake."""
+        count: int = self._batch.execute(_READY, (self._row.key,)).get
+        return count
+
+    def write(self) -> bool:
+        """Write its totals; items count when their rows are written. Return whether the queue itself changed."""
+        for name in _NO_TOTALS:
             if by := getattr(self, name):
                 self._batch.count_delta(self._row.key, name, by)
-        if self.value.is_dead_queue and not self._row.queue.is_dead_queue:
-            self._batch.mark_dead_queue(self._row)
-        if self.value.gates != self._row.queue.gates:
-            self._batch.set_gates(self._batch.by_key[self._row.key], self.value.gates)
+        return self.value is not self._row.queue and self.value != self._row.queue
 
 
 class Queues(MutableMapping[str, QueueState]):
@@ -56,10 +58,11 @@ class Queues(MutableMapping[str, QueueState]):
         return self._open[name]
 
     def __setitem__(self, name: str, queue: QueueState) -> None:
-        raise NotImplementedError("queues are created by statements")
+        """Create it. It is written before it is opened, since it has no key yet."""
+        self._batch.write_queues([queue.value])
 
     def __delitem__(self, name: str) -> None:
-        raise NotImplementedError("queues are deleted by statements")
+        raise NotImplementedError("a queue is deleted by statements")
 
     def __contains__(self, name: object) -> bool:
         return name in self._batch.by_name
@@ -72,5 +75,5 @@ class Queues(MutableMapping[str, QueueState]):
 
     def write(self) -> None:
         """Write what has changed."""
-        for queue in self._open.values():
-            queue.write()
+        if changed := [queue.value for queue in self._open.values() if queue.write()]:
+            self._batch.write_queues(changed)

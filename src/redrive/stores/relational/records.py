@@ -29,6 +29,8 @@ _CONTENTS = """
     SELECT item_no, content_type, headers, put_at, expire_timeout, idempotency_key, overrides, source_id, origin_id,
         origin_queue, home_store
     FROM redrive_item WHERE item_no IN carray(?)"""
+_SOURCE_ID = 6
+"""Of a row of contents without its number. An item that was never moved has no source_id."""
 _PAYLOADS = "SELECT item_no, payload FROM redrive_item WHERE item_no IN carray(?)"
 _HISTORIES = """
     SELECT h.item_no, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.item_no = c.value
@@ -62,21 +64,24 @@ class StoredHistory(History):
         self.added.append(entry)
 
     def entries(self) -> tuple[HistoryEntry, ...]:
-        return self.copy().entries()
+        return self.copy().entries() if self.added else tuple(self._stored())
 
     @property
     def omitted(self) -> int:
-        return self.copy().omitted
+        return self.copy().omitted if self.added else self._row.entries - len(self._stored())
 
     def last(self) -> HistoryEntry | None:
         return self.added[-1] if self.added else super().last()
 
     def copy(self) -> History:
-        kept = self._reader.history_of(self._row.item_no) if self._row.entries else []
+        kept = self._stored()
         whole = History(kept, self._row.entries - len(kept))
         for entry in self.added:
             whole.add(entry)
         return whole
+
+    def _stored(self) -> list[HistoryEntry]:
+        return self._reader.history_of(self._row.item_no) if self._row.entries else []
 
 
 class StoredRecord(Record):
@@ -134,15 +139,17 @@ class RecordReader:
         return {row.item_no: self.by_number[row.item_no] for row in rows if row.item_no in self.by_number}
 
     def _read(self, rows: Mapping[int, ItemRow], whole: bool) -> None:
-        # All are sent before the first is waited for.
+        # All that can be are sent before the first is waited for.
         sent = self._send(_CONTENTS, rows)
         deaths = self._send(_DEATHS, [number for number, row in rows.items() if row.deaths])
-        earlier = self._send(_EARLIER, [number for number, row in rows.items() if row.entries])
         completed = self._send(_COMPLETIONS, [row.death_no for row in rows.values() if _is_dropped_completion(row)])
         payloads = self._send(_PAYLOADS, rows if whole else ())
         histories = self._send(_HISTORIES, rows if whole else ())
         died: dict[int, list[Death]] = {}
         contents = {number: content for number, *content in sent}
+        earlier = self._send(
+            _EARLIER, [number for number, content in contents.items() if content[_SOURCE_ID] is not None]
+        )
         for number, data in deaths:
             died.setdefault(number, []).append(_decode_death(data))
         ids: dict[int, list[ItemId]] = {}

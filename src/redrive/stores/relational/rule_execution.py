@@ -11,8 +11,9 @@ from typing import Any
 
 from redrive.contract import Call
 from redrive.contract.admin_calls import ManualChange, StepOperation, Unhold
+from redrive.contract.base import Rank
 from redrive.contract.item_calls import Put
-from redrive.errors import RedriveError
+from redrive.errors import RedriveError, StoreFailed
 from redrive.model.item import Receipt
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.bulk_changes import BULK_THRESHOLD, change_uniform, step_over_uniform
@@ -55,8 +56,8 @@ def put_by_rules(batch: Batch, puts: Sequence[Put]) -> tuple[Receipt, ...]:
 
 
 def _parts(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Yield calls that are executed together. A call that finds its items by a statement is alone, because a statement
-    does not see what is not written yet."""
+    """Yield calls that are executed together. A call that reads by a statement what another one may change is alone,
+    because a statement does not see what is not written yet."""
     together: list[Call] = []
     for call in calls:
         if _is_alone(call):
@@ -77,7 +78,7 @@ def _is_alone(call: Call) -> bool:
         case StepOperation() | Unhold(ids=None):
             return True
         case _:
-            return False
+            return call.rank is Rank.QUEUES
 
 
 def _execute_in_bulk(state: SqlState, call: Call) -> Any:
@@ -98,7 +99,13 @@ def _read_ahead(state: SqlState, calls: Sequence[Call]) -> None:
 
 
 def _execute_or_refuse(state: SqlState, call: Call) -> Any:
+    """Return the result of a call. One that is refused after its first change has a mistake in its rule: the whole
+    transaction is rolled back, and then each call runs alone."""
+    before = state.batch.changes
     try:
         return rules.execute_calls(state, call)
     except RedriveError as refusal:
-        return refusal
+        if state.batch.changes == before:
+            return refusal
+        problem = f"{type(call).__name__} was refused after its first change: {refusal}"
+        raise StoreFailed(state.store, problem) from refusal

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from redrive.errors import QueueNotFound
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.queue_rows import namespace_key
+from redrive.stores.relational.queue_rows import namespace_key, queue_names
 from redrive.stores.relational.session import Executor
 
 
@@ -35,6 +35,5 @@ def scope_of(batch: Batch) -> SearchScope:
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:
-    """Return what a query can search. The settings of queues are not decoded, as there may be many."""
-    rows: Iterable[Any] = executor.execute("SELECT key, name FROM redrive_queue WHERE namespace = ?", (namespace,))
-    return SearchScope(namespace_key(executor, namespace) or 0, namespace, dict(rows))
+    """Return what a query can search."""
+    return SearchScope(namespace_key(executor, namespace) or 0, namespace, queue_names(executor, namespace))

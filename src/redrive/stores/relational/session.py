@@ -10,7 +10,7 @@ Statements are written once, in the SQL of SQLite. Marks adapt them for other da
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redrive.clock import Instant
@@ -85,6 +85,10 @@ class Executor(Protocol):
         """Execute one statement. Returns its rows: `get`, `fetchone`, `fetchall`, or an iterator."""
         ...
 
+    def request(self, statement: str, values: Any = (), /) -> Callable[[], Any]:
+        """Return a function that returns the rows of a query. It is sent now, or executed then if that costs less."""
+        ...
+
     def table(self, numbers: Iterable[int], /) -> Any:
         """Return numbers in a form that a statement reads as a table."""
         ...
@@ -109,6 +113,10 @@ class Session(Executor, Protocol):
         self, batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, check: OverdueCheck, /
     ) -> LeasedHead:
         """Lease the first items of a queue that have not expired, unless a requested check finds something."""
+        ...
+
+    def scan(self, batch: Batch, statement: str, values: Row, /) -> Any:
+        """Execute a statement that starts at low-water marks. It finds what this transaction inserted below them."""
         ...
 
     def complete_leases(self, batch: Batch, held: Sequence[LeaseKey], /) -> dict[tuple[int, int], Row]:

@@ -16,6 +16,7 @@ from redrive.model.judge import Dead, OutcomeKind, count_outcome
 from redrive.model.queue import WITH_ITEM
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import LEFT, Batch
+from redrive.stores.relational.failed_deliveries import PlainFailure, plain_failure, settle_failures
 from redrive.stores.relational.item_rows import (
     BULK_THRESHOLD,
     ItemRow,
@@ -39,7 +40,7 @@ _LEASES = f"{_OF_LEASE} FROM redrive_lease WHERE item_no IN carray(?) /*+ ORDER 
 
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
-    """Execute settles. Plain completions are done together, the rest one by one, odd ones by the rules."""
+    """Execute settles. Plain completions and failures are done together, odd calls by the rules, others one by one."""
     results: list[Any] = [None] * len(calls)
     plain: list[int] = []
     others: list[int] = []
@@ -49,10 +50,24 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
         (plain if together else others).append(index)
     leased = {} if in_order else _find_all_leased(batch, [calls[index].token for index in others])
     odd: dict[int, ItemRow] = {}
+    failed: list[PlainFailure] = []
     for index in others:
         call = calls[index]
+        if in_order and batch.has_left:
+            results[index] = LEFT
+            continue
         try:
             item_row = leased.get(call.token) or _find_leased(batch, call.token)
+            if item_row is None:
+                # One of these may have changed the item.
+                _settle_failed(batch, failed, results)
+                _settle_odd(batch, calls, odd, results)
+                raise _lost(batch, call.token)
+            if leased and (failure := plain_failure(batch, index, call, item_row)) is not None:
+                _settle_odd(batch, calls, odd, results)
+                failed.append(failure)
+                continue
+            _settle_failed(batch, failed, results)
             if _is_odd(batch, call, item_row):
                 odd[index] = item_row
             else:
@@ -62,6 +77,7 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
             results[index] = refusal
         if in_order:
             _settle_odd(batch, calls, odd, results)
+    _settle_failed(batch, failed, results)
     _settle_odd(batch, calls, odd, results)
     if plain:
         _complete_all(batch, [calls[index] for index in plain], plain, results)  # type: ignore[misc]  # chosen by class
@@ -98,11 +114,18 @@ def _settle_odd(
         return
     now = [index for index in odd if not (batch.is_shared and _puts_items(calls[index]))]
     for index in odd.keys() - set(now):
-        results[index] = LEFT
+        results[index], batch.has_left = LEFT, True
     rows = [odd[index] for index in now]
     for index, result in zip(now, execute_by_rules(batch, [calls[index] for index in now], rows), strict=True):
         results[index] = result
     odd.clear()
+
+
+def _settle_failed(batch: Batch, failed: list[PlainFailure], results: list[Any]) -> None:
+    """Execute uniform failures."""
+    if failed:
+        settle_failures(batch, failed, results)
+        failed.clear()
 
 
 def _puts_items(call: SettleCall) -> bool:
@@ -195,6 +218,7 @@ def _complete_leased(
     for index, call, (item_no, key, named) in zip(indexes, calls, parsed, strict=True):
         row, token = leased.get(item_no), call.token
         if row is None or row[1] != key or row[2] not in batch.by_key:
+            _settle_odd(batch, by_index, odd, results)
             results[index] = _lost(batch, token)
             continue
         _, _, queue, deliveries, attempts, failures, losses, redrives, *_ = row
@@ -311,12 +335,12 @@ def _find_all_leased(batch: Batch, tokens: Sequence[str]) -> dict[str, ItemRow]:
     }
 
 
-def _find_leased(batch: Batch, token: str) -> ItemRow:
-    """Return the row of an item that is active under this token. Raises LeaseLost."""
+def _find_leased(batch: Batch, token: str) -> ItemRow | None:
+    """Return the row of an item that is active under this token."""
     item_no, id_suffix, key = parse_token(token)
     item_row = find_leased(batch, item_no, id_suffix)
     if item_row is None or item_row.token != key or item_row.queue not in batch.by_key:
-        raise _lost(batch, token)
+        return None
     return item_row
 
 

@@ -21,6 +21,7 @@ from redrive.stores.relational.dead_letters import write_search_terms
 from redrive.stores.relational.deduplication import digest_of
 from redrive.stores.relational.holder_index import held_numbers
 from redrive.stores.relational.item_rows import ItemRow, find_all, find_by_ids
+from redrive.stores.relational.queue_rows import epoch_of
 from redrive.stores.relational.queue_state import Queues
 from redrive.stores.relational.record_rows import erase_record, write_record
 from redrive.stores.relational.records import RecordReader, StoredHistory
@@ -138,6 +139,10 @@ class SqlState(State):
     def draw_number(self) -> int:
         return self.batch.allocate()
 
+    def next_version(self) -> int:
+        """The epoch, which grows when the queue is written."""
+        return epoch_of(self.batch)
+
     def allocate_id(self, number: int) -> ItemId:
         return make_id(number, random_salt() << PARTITION_BITS)
 
@@ -183,6 +188,7 @@ class SqlState(State):
         self.queues[item.queue].counts[item.status] -= 1
 
     def _mark(self, item: Record, *, keeps: bool) -> None:
+        self.batch.changes += 1
         self._changed.pop(item, None)
         self._changed[item] = keeps
 

@@ -26,7 +26,7 @@ _log = events.logger("redrive.store")
 
 INSERT_HISTORY = "INSERT INTO redrive_history (key, item_no, entry, data) VALUES (?, ?, ?, ?)"
 _FORGET_ENTRY = "DELETE FROM redrive_history WHERE item_no = ? AND entry = ?"
-_DEATH = "INSERT INTO redrive_death (item_no, data) VALUES (?, ?)"
+INSERT_DEATH = "INSERT INTO redrive_death (item_no, data) VALUES (?, ?)"
 _MOVE_ITEM = """
     INSERT INTO redrive_item (item_no, id_suffix, queue, put_at, priority, enqueue_at, content_type, headers,
         expire_timeout,
@@ -117,7 +117,7 @@ def record(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
 def record_death(batch: Batch, item_row: ItemRow, death: Death) -> None:
     """Write a death down."""
     item_row.deaths += 1
-    batch.write(_DEATH, (item_row.item_no, msgspec.json.encode(death)))
+    batch.write(INSERT_DEATH, (item_row.item_no, msgspec.json.encode(death)))
 
 
 def move(batch: Batch, item_row: ItemRow, target: QueueRow) -> ItemId:

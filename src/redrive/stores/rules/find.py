@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, matches
+from redrive.model.ids import ItemId
 from redrive.model.search_terms import parse_query
 from redrive.stores.rules.record import Record
 
@@ -53,6 +54,17 @@ def select(
         if matched:
             found.append((number, item))
     return FoundItems(found, position, exhausted=True)
+
+
+def named(
+    state: State, ids: Iterable[ItemId], where: Filter, order: Order, after: int | None
+) -> Iterator[tuple[int, Record]]:
+    """Items by ids that they have or had, each once, with their positions, in order."""
+    items = {item.id: item for id in ids if (item := state.find(id)) is not None}
+    found = [(item.death_number if where.is_for_dead_letters else item.number, item) for item in items.values()]
+    down = order is Order.NEWEST
+    found.sort(key=lambda each: each[0], reverse=down)
+    return (each for each in found if after is None or (each[0] < after if down else each[0] > after))
 
 
 def _condition(where: Filter) -> Callable[[Record], bool]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from redrive.contract.admin_calls import Hold, ManualChange, ManualTarget, Unhold
 from redrive.contract.base import MAINTENANCE_BATCH
-from redrive.contract.item_calls import StaleSettings
+from redrive.contract.item_calls import StaleSettings, check_times, ready_instant
 from redrive.errors import InvalidInput, RedriveError
 from redrive.model.feed import FeedKind
 from redrive.model.holder import add_holder, remove_holder
 from redrive.model.ids import ItemId
-from redrive.model.item import WAITING_STATUSES, Settled, Status
+from redrive.model.item import WAITING_STATUSES, HistoryEvent, Settled, Status
 from redrive.model.judge import OutcomeKind
+from redrive.model.limits import check_instant
 from redrive.model.manual_change import ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.archive import archive, drop, restore
@@ -20,7 +21,7 @@ from redrive.stores.rules.redrive import move, redrive, retry, undo
 from redrive.stores.rules.replies import apply_verdict
 from redrive.stores.rules.settle import complete_item
 from redrive.stores.rules.state import State
-from redrive.stores.rules.verdicts import append_action_event, check_verdict
+from redrive.stores.rules.verdicts import action_entry, append_action_event, check_verdict
 
 
 def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
@@ -56,13 +57,15 @@ def change_one(state: State, action: ManualAction, target: ManualTarget, item: R
         case Verb.FAIL | Verb.BURY:
             return _judged(state, action, target, item)
         case Verb.RETRY:
-            return retry(state, action, item)
+            return retry(state, action, item, snapshot)
         case Verb.REDRIVE:
-            return redrive(state, action, target, item)
+            return redrive(state, action, target, item, snapshot)
         case Verb.UNDO:
             return undo(state, action, item)
         case Verb.MOVE:
-            return move(state, action, item)
+            return move(state, action, item, snapshot)
+        case Verb.RESCHEDULE:
+            return _reschedule(state, action, target, item)
         case Verb.DONE:
             settled = complete_item(state, item, action.verb, forced=action.force)
             append_action_event(state, action, FeedKind.DONE, item.queue, item)
@@ -99,6 +102,19 @@ def _judged(state: State, action: ManualAction, target: ManualTarget, item: Reco
         operation=action.operation,
         forced=action.force,
     )
+
+
+def _reschedule(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled:
+    now, held = state.now, bool(item.holders)
+    at = ready_instant(now, check_times(target).delay, target.enqueue_at)
+    check_instant("delay", at)
+    entry = action_entry(state, action, HistoryEvent.RESCHEDULED, item)
+    status = Status.PENDING if at <= now and not held else item.status
+    with state.change(item, action.verb, status):
+        if at > now or item.ready_at > now:
+            state.to_tail(item, at - now)
+        item.history.add(entry)
+    return item.to_settled()
 
 
 def hold(state: State, call: Hold) -> int | StaleSettings:

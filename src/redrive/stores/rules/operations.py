@@ -50,9 +50,9 @@ def start_operation(state: State, call: StartOperation) -> Operation:
 def step_operation(state: State, call: StepOperation) -> Operation | StaleSettings:
     """Look first, so that a verdict that is missing or out of date refuses the step as a whole; then change."""
     operation = get_operation(state, call.id)
-    if operation.status is not OperationStatus.RUNNING or call.steps != operation.steps:
+    if not (limit := operation.step_size(call.steps, call.limit)):
         return operation
-    selected = _select(state, operation, call.limit)
+    selected = _select(state, operation, limit)
     targets = {}
     for _, item in selected.found:
         target = _target(state, operation, call, item)

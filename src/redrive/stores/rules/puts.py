@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 from redrive.clock import Instant
 from redrive.contract.base import ENDED_KEY_RETENTION, LEDGER_RETENTION, SAME_CALL
-from redrive.contract.item_calls import NewItem, Put, StaleSettings, check_failure, has_stale_verdict, takes_failure
+from redrive.contract.item_calls import (
+    NewItem,
+    Put,
+    StaleSettings,
+    check_failure,
+    has_stale_verdict,
+    ready_instant,
+    takes_failure,
+)
 from redrive.errors import IdempotencyConflict, PayloadTooLarge, QueueFull
 from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
@@ -193,8 +201,6 @@ class PutPlan:
 
 def _write(state: State, step: _Step) -> None:
     new, settings = step.new, step.queue.value.settings
-    timeout = settings.expire_timeout if new.expire_timeout is None else new.expire_timeout
-    ready_at = state.now + new.delay if new.enqueue_at is None else max(state.now, new.enqueue_at)
     item = Record(
         ids=[step.id],
         queue=step.queue.name,
@@ -205,9 +211,9 @@ def _write(state: State, step: _Step) -> None:
         priority=new.priority,
         put_at=state.now,
         seq=step.number,
-        ready_at=Instant(ready_at),
+        ready_at=ready_instant(state.now, new.delay, new.enqueue_at),
         expire_timeout=new.expire_timeout,
-        expire_deadline=None if timeout is None else Instant(state.now + timeout),
+        expire_deadline=new.expire_deadline(state.now, settings.expire_timeout),
         holders=() if new.held_by is None else (ItemHolder(new.held_by, new.hold_is_lasting),),
         idempotency_key=new.idempotency_key,
         overrides=new.overrides,

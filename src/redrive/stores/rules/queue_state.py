@@ -109,6 +109,10 @@ class QueueState:
         instants = (self.waiting.first_at(), self.leases.first_at())
         return min((at for at in instants if at is not None), default=None)
 
+    def count_ready(self) -> int:
+        """How many items are ready."""
+        return len(self.ready)
+
     def mark_dead_queue(self) -> None:
         """It receives the dead of another queue: now, and for ever."""
         if not self.value.is_dead_queue:

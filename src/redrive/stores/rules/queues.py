@@ -56,9 +56,8 @@ def set_paused(state: State, call: SetPaused) -> Queue:
     if call.paused != queue.value.paused:
         queue.value = msgspec.structs.replace(queue.value, paused=call.paused)
         if not call.paused:
-            state.arrivals[call.name] += len(queue.ready)
-            if queue.next_at is not None:
-                state.retimed.add(call.name)  # whoever waited on the paused queue was told of no next time
+            state.arrivals[call.name] += queue.count_ready()
+            state.retimed.add(call.name)  # callers that waited on the paused queue know no next time
         state.write_audit(call.actor, "pause_queue" if call.paused else "resume_queue", call.name, (), 0)
     return queue.value
 
@@ -72,7 +71,7 @@ def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
     gates = set_gate(before.gates, BREAKER_GATE, call.gate)
     queue.value = msgspec.structs.replace(before, breakers=call.breakers, gates=gates, version=state.next_version())
     if call.gate != call.former_gate:
-        state.arrivals[call.name] += lease_limit(gates, state.now, len(queue.ready))
+        state.arrivals[call.name] += lease_limit(gates, state.now, queue.count_ready())
         state.retimed.add(call.name)
     for opened, breaker in breaker_changes(before.breakers, call.breakers):
         kind, verb, why = change_record(opened, breaker, call.note)

@@ -269,7 +269,7 @@ class Record:
         """What it is found by as a dead letter: words of its last death and of its payload."""
         death = self.deaths[-1]
         text = death_text(death, self.history.entries())
-        return frozenset(search_terms_of(death.cause.error_type, text, self.payload, self.content_type))
+        return search_terms_of(death.cause.error_type, text, self.payload, self.content_type)
 
     def expired(self, now: Instant) -> bool:
         """Whether its expire deadline has passed."""

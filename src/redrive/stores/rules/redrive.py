@@ -11,6 +11,7 @@ from redrive.model.holder import lasting_holders
 from redrive.model.item import OPEN_STATUSES, Counters, HistoryEvent, Settled, Status
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
+    ItemSnapshot,
     ManualAction,
     counters_after_undo,
     counts_for_max_size,
@@ -27,35 +28,34 @@ from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import action_entry, append_action_event, mark_dead
 
 
-def retry(state: State, action: ManualAction, item: Record) -> Settled:
+def retry(state: State, action: ManualAction, item: Record, before: ItemSnapshot) -> Settled:
     """Where it is."""
-    return _again(state, action, item, state.queues[item.queue])
+    return _again(state, action, item, before, state.queues[item.queue])
 
 
-def redrive(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled:
+def redrive(state: State, action: ManualAction, target: ManualTarget, item: Record, before: ItemSnapshot) -> Settled:
     """A dead item where it is, another dead letter where it died last; or in the queue that the action names."""
     died_in = item.deaths[-1].queue
-    to = redrive_queue(item.snapshot(), died_in, action.to, home=item.home_store, store=state.store)
+    to = redrive_queue(before, died_in, action.to, home=item.home_store, store=state.store)
     if is_remote(to):
         check_unedited(item.id, to, edited=target.payload is not None or target.headers is not None)
         return start_move(state, action, item, FeedKind.REDRIVEN, to)
     queue = state.queue(to)
     if target.payload is None and target.headers is None:
-        return _again(state, action, item, queue)
-    return _edited(state, action, target, item, queue)
+        return _again(state, action, item, before, queue)
+    return _edited(state, action, target, item, before, queue)
 
 
-def _again(state: State, action: ManualAction, item: Record, queue: QueueState) -> Settled:
+def _again(state: State, action: ManualAction, item: Record, before: ItemSnapshot, queue: QueueState) -> Settled:
     """Back to work with fresh counters and lasting holders only: in place, or in another queue under a new id."""
-    _check_target(state, item, queue)
-    left, before, entry = item.queue, item.counters, action_entry(state, action, HistoryEvent.REDRIVEN, item)
-    still_dead_letter = stays_dead_letter(action.verb, item.snapshot())
+    _check_target(state, item, before, queue)
+    left, counters, entry = item.queue, item.counters, action_entry(state, action, HistoryEvent.REDRIVEN, item)
     moved = queue.name != left
     with state.change(item, action.verb, Status.PENDING, forced=action.force):
-        item.counters = Counters(deliveries=before.deliveries, redrives=before.redrives + 1)
+        item.counters = Counters(deliveries=counters.deliveries, redrives=counters.redrives + 1)
         item.history.add(entry)
         item.holders = lasting_holders(item.holders)
-        item.is_in_dead_queue = still_dead_letter
+        item.is_in_dead_queue = stays_dead_letter(action.verb, before)
         if moved:
             state.move(item, queue.name)
             item.ready_at = state.now
@@ -67,9 +67,11 @@ def _again(state: State, action: ManualAction, item: Record, queue: QueueState) 
     return item.to_settled(moved=moved)
 
 
-def _edited(state: State, action: ManualAction, target: ManualTarget, item: Record, queue: QueueState) -> Settled:
+def _edited(
+    state: State, action: ManualAction, target: ManualTarget, item: Record, before: ItemSnapshot, queue: QueueState
+) -> Settled:
     """The item is archived as it is, and a new one that was made of it goes to work."""
-    _check_target(state, item, queue)
+    _check_target(state, item, before, queue)
     largest = queue.value.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
         raise PayloadTooLarge("payload", len(target.payload.payload), largest, "max_payload_size")
@@ -133,16 +135,16 @@ def undo(state: State, action: ManualAction, item: Record) -> Settled:
     return item.to_settled(moved=moved, reason=item.deaths[-1].reason if status is Status.DEAD else None)
 
 
-def move(state: State, action: ManualAction, item: Record) -> Settled:
+def move(state: State, action: ManualAction, item: Record, before: ItemSnapshot) -> Settled:
     """To the tail of another queue, as it is. What is not due falls due when it would have."""
-    to = move_queue(item.snapshot(), action.to)
+    to = move_queue(before, action.to)
     if is_remote(to):
         return start_move(state, action, item, FeedKind.MOVED, to)
     queue = state.queue(to)
     left, status, entry = item.queue, item.status_without_lease, action_entry(state, action, HistoryEvent.MOVED, item)
     if status is not Status.DEAD:
-        _check_target(state, item, queue)
-    stays_letter = stays_dead_letter(action.verb, item.snapshot(), to_dead_queue=queue.value.is_dead_queue)
+        _check_target(state, item, before, queue)
+    stays_letter = stays_dead_letter(action.verb, before, to_dead_queue=queue.value.is_dead_queue)
     with state.change(item, action.verb, status, forced=action.force):
         item.history.add(entry)
         item.is_in_dead_queue = stays_letter and status is not Status.DEAD
@@ -152,9 +154,9 @@ def move(state: State, action: ManualAction, item: Record) -> Settled:
     return item.to_settled(moved=True, reason=item.deaths[-1].reason if status is Status.DEAD else None)
 
 
-def _check_target(state: State, item: Record, queue: QueueState) -> None:
+def _check_target(state: State, item: Record, before: ItemSnapshot, queue: QueueState) -> None:
     """Raise where an item that would be one more in a queue finds no room there, or its key with another item."""
-    if not counts_for_max_size(item.snapshot(), queue.name):
+    if not counts_for_max_size(before, queue.name):
         return
     queue.check_room()
     check_idempotency_owner(state, item, queue)

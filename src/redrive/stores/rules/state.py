@@ -37,7 +37,7 @@ from redrive.model.item import Status
 from redrive.model.limits import make_address, split_address
 from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb, check_transition
-from redrive.stores.rules.find import FoundItems, select
+from redrive.stores.rules.find import FoundItems, named, select
 from redrive.stores.rules.indexes import NumberIndex
 from redrive.stores.rules.queue_state import QueueState, SourceEntry
 from redrive.stores.rules.record import DeadLetterKey, Record
@@ -153,15 +153,18 @@ class State:
 
         Those that it names, by id or by the operation that changed them, are looked up here.
         """
-        shelf = self.by_number
-        if where.is_for_dead_letters:
-            shelf = self.letters if where.status is Status.DEAD else self.archived
-        named = None if where.ids is None else {item.id for id in where.ids if (item := self.find(id)) is not None}
-        for number, item in shelf.newest(after) if order is Order.NEWEST else shelf.oldest(after):
-            if named is not None and item.id not in named:
-                continue
-            if where.operation is None or self.operations.changed(where.operation, item):
-                yield number, item
+        if where.ids is not None:
+            found = named(self, where.ids, where, order, after)
+        elif where.id_prefix is not None:
+            found = named(self, (id for id in self.items if id.startswith(where.id_prefix)), where, order, after)
+        else:
+            shelf = self.by_number
+            if where.is_for_dead_letters:
+                shelf = self.letters if where.status is Status.DEAD else self.archived
+            found = shelf.newest(after) if order is Order.NEWEST else shelf.oldest(after)
+        if where.operation is None:
+            return found
+        return (each for each in found if self.operations.changed(where.operation, each[1]))
 
     def select(
         self, where: Filter, order: Order, limit: int, after: int | None = None, *, up_to: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import apsw
@@ -56,7 +57,7 @@ class FTS5:
 class Session:
     """One connection. It is the only writer, so what it reads stays true until it commits."""
 
-    __slots__ = ("execute", "executemany", "stream")
+    __slots__ = ("execute", "executemany", "request", "stream")
 
     search_index = FTS5()
     sequence_is_time_ordered = True
@@ -64,6 +65,7 @@ class Session:
     def __init__(self, connection: apsw.Connection) -> None:
         self.execute = connection.execute
         self.executemany = connection.executemany
+        self.request = partial(partial, connection.execute)
         self.stream = connection.execute
 
     @staticmethod
@@ -94,6 +96,11 @@ class Session:
         keys = dict(batch.execute(_LEASE, (deadline, batch.now, worker, row.key, *last)).fetchall())
         batch.execute(_TAKE, (row.key, *last, batch.now))
         return LeasedHead(check, head, keys)
+
+    @staticmethod
+    def scan(batch: Batch, statement: str, values: Row) -> Any:
+        """Indexes have no marks."""
+        return batch.execute(statement, values)
 
     @staticmethod
     def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:

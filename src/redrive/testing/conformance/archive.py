@@ -257,6 +257,15 @@ class ArchiveOfAnyConformance(Suite):
         broker.run_maintenance()
         assert values(take_all(broker)) == [0, 1]
 
+    def test_completed_item_that_is_completed_by_hand_has_no_result(self, broker: Broker) -> None:
+        broker.create_queue("jobs", keep_completed="1h")
+        broker.put("jobs", 1)
+        lease = take(broker)
+        broker.complete(lease, result=2)
+        broker.archive(lease.id)
+        broker.complete_items(lease.id)
+        assert (broker.get(lease.id).status, broker.get(lease.id).result) == ("completed", None)
+
     def test_key_of_a_completed_item_stays_free(self, broker: Broker) -> None:
         broker.create_queue("jobs", keep_completed="1d", idempotency_timeout="item")
         done = broker.put("jobs", 1, idempotency_key="k").id

@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 
 from redrive.clock import Instant
-from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Hold, Unhold, UpdateQueue
-from redrive.contract.item_calls import Complete, Extend, LeaseItems, ReturnLease, Settle, StaleSettings
-from redrive.contract.maintenance_calls import Expire
-from redrive.contract.queries import GetQueue
+from redrive.contract.admin_calls import CreateQueue, DeleteQueue, Hold, ManualChange, ManualTarget, Unhold, UpdateQueue
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, LeaseItems, ReturnLease, Settle, StaleSettings
+from redrive.contract.maintenance_calls import ApplyRetention, Expire
+from redrive.contract.queries import FindItems, GetOverdue, GetQueue
 from redrive.errors import InvalidInput, InvalidSetting, LeaseLost, QueueFull, QueueNotFound
 from redrive.model.death import DeadReason
-from redrive.model.duration import SECOND
+from redrive.model.duration import MINUTE, SECOND
 from redrive.model.failure import Failure
+from redrive.model.filter import Filter
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.queue import QueueSettings
+from redrive.model.state_machine import Verb
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 
@@ -51,6 +53,71 @@ class BatchConformance(StoreSuite):
         assert leased.leases[0].id == lease.id
         assert leased.leases[0].token != lease.token
 
+    def test_item_that_waited_long_and_is_returned_is_leased_in_the_same_batch(self, direct: StoreDriver) -> None:
+        direct.queue(lease_timeout=MINUTE)
+        direct.put(b"a")
+        lease = direct.take()
+        pass_time(direct)
+        leased, _ = direct.commit(LeaseItems("jobs", 1), ReturnLease(lease.token)).results
+        assert [each.id for each in leased.leases] == [lease.id]
+
+    def test_item_that_expired_and_is_returned_stops_leases_of_the_same_batch(self, direct: StoreDriver) -> None:
+        direct.queue(lease_timeout=MINUTE)
+        direct.put(b"a", expire_timeout=5 * SECOND)
+        lease = direct.take()
+        pass_time(direct)
+        direct.put(b"b")
+        leased, _ = direct.commit(LeaseItems("jobs", 1), ReturnLease(lease.token)).results
+        assert (list(leased.leases), leased.overdue) == ([], True)
+
+    def test_completion_with_puts_is_before_the_calls_that_follow_it(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.put(b"a")
+        dead = direct.bury(direct.take())
+        (letter,) = direct.do(LeaseByIds((dead.id,), "ada", include_dead=True))
+        calls = (Complete(letter.token, puts=(put(b"next"),)), Extend(letter.token), LeaseItems("jobs", 1))
+        completed, refusal, leased = direct.commit(*calls).results
+        assert isinstance(completed, Settled)
+        assert isinstance(refusal, LeaseLost)
+        assert [lease.payload for lease in leased.leases] == [b"next"]
+
+    def test_refusal_of_a_token_from_before_the_death_says_that_the_item_is_dead_again(
+        self, direct: StoreDriver
+    ) -> None:
+        direct.queue()
+        direct.put(b"a")
+        lease = direct.take()
+        dead = direct.bury(lease)
+        (letter,) = direct.do(LeaseByIds((dead.id,), "ada", include_dead=True))
+        returned, refusal = direct.commit(ReturnLease(letter.token), Extend(lease.token)).results
+        assert isinstance(refusal, LeaseLost)
+        assert (returned.status, refusal.status) == (Status.DEAD, Status.DEAD)
+
+    def test_item_that_is_due_for_long_is_leased_by_the_lease_that_brings_it_in(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.put(b"a", delay=5 * SECOND)
+        pass_time(direct)
+        assert direct.take().payload == b"a"
+
+    def test_dead_letter_that_is_redriven_beside_retention_is_kept(self, direct: StoreDriver) -> None:
+        direct.queue("morgue", keep_dead=SECOND)
+        direct.queue(dead_queue="morgue")
+        direct.put(b"a")
+        letter = direct.bury(direct.take(), "morgue")
+        direct.clock.advance("1s")
+        redrive = ManualChange(Verb.REDRIVE, (ManualTarget(letter.id),), "ada")
+        (redriven,), removed = direct.commit(redrive, ApplyRetention()).results
+        assert removed == 0
+        assert direct.get(redriven.id).status is Status.PENDING
+
+    def test_key_that_is_over_goes_beside_the_drop_of_its_item(self, direct: StoreDriver) -> None:
+        direct.queue(idempotency_timeout=SECOND)
+        (id,) = direct.put(b"a", idempotency_key="k")
+        direct.clock.advance("1s")
+        drop = ManualChange(Verb.DROP, (ManualTarget(id),), "ada")
+        assert direct.commit(drop, ApplyRetention()).results[1] == 1
+        assert direct.do(ApplyRetention()) == 0
+
     def test_leases_of_one_batch_share_what_is_there_in_order(self, direct: StoreDriver) -> None:
         direct.queue()
         direct.put(b"a", b"b", b"c")
@@ -67,6 +134,32 @@ class BatchConformance(StoreSuite):
         ).results
         assert [type(result) for result in results] == [tuple, QueueFull, tuple, QueueNotFound, LeaseLost]
         assert direct.stats().pending == 2
+
+    @pytest.mark.parametrize(
+        ("verb", "to", "places"),
+        [
+            (Verb.MOVE, "others", [("others", "dead")]),
+            (Verb.REDRIVE, "others", []),
+            (Verb.ARCHIVE, None, [("jobs", "archived")]),
+            (Verb.DROP, None, []),
+        ],
+    )
+    def test_item_that_dies_and_is_changed_in_one_batch_is_found_by_its_words_where_it_is(
+        self, direct: StoreDriver, verb: Verb, to: str | None, places: list[tuple[str, str]]
+    ) -> None:
+        direct.queue(keep_dropped=0)
+        direct.queue("others")
+        direct.put(b"a", b"b")
+        changed, other = direct.lease(limit=2)
+        settles = [
+            Settle(each.token, OutcomeKind.FAILED, Dead(DeadReason.FINAL_ERROR), direct.version(), Failure("E", words))
+            for each, words in ((changed, "odd outage"), (other, "other mishap"))
+        ]
+        results = direct.commit(ManualChange(verb, (ManualTarget(changed.id),), "ada", to=to), *settles).results
+        assert [settled.status for settled in results[1:]] == ["dead", "dead"]
+        assert isinstance(results[0][0], Settled)
+        assert words_find(direct, "odd outage") == places
+        assert words_find(direct, "mishap") == [("jobs", "dead")]
 
     def test_of_two_calls_with_one_token_exactly_one_is_accepted(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -118,6 +211,13 @@ class BatchConformance(StoreSuite):
         held, freed = direct.commit(Hold(tuple(ids), "ada"), Unhold("ada")).results
         assert (held, freed) == (2, 2)
         assert [direct.get(id).held_by for id in ids] == [(), ()]
+
+
+def pass_time(direct: StoreDriver) -> None:
+    """Let 10 s pass, with what maintenance does: a store may note that it has nothing left of an earlier time."""
+    direct.do(ApplyRetention())
+    direct.clock.advance("10s")
+    assert direct.read(GetOverdue()) == ()
 
 
 class VerdictConformance(StoreSuite):
@@ -174,3 +274,9 @@ class VerdictConformance(StoreSuite):
         refusal = direct.do(Settle(lease.token, OutcomeKind.BURIED, Dead(DeadReason.BURIED, to), direct.version()))
         assert isinstance(refusal, error)
         assert direct.get(lease.id).status is Status.ACTIVE
+
+
+def words_find(direct: StoreDriver, words: str) -> list[tuple[str, str]]:
+    """Where dead letters and archived items are that have these words."""
+    pages = [direct.read(FindItems(Filter(words=words, status=status))) for status in (Status.DEAD, Status.ARCHIVED)]
+    return [(item.queue, item.status.value) for page in pages for item in page.items]

@@ -42,7 +42,8 @@ class SetBreakersConformance(StoreSuite):
         direct.queue()
         direct.put(b"a")
         old = direct.read(GetQueue("jobs"))
-        now = close(direct)
+        now = set_breakers(direct)
+        assert (now.gates, now.version > old.version) == (old.gates, True)
         assert direct.do(change_of(old, breaker("network", direct.clock.now()), gate=None)) == StaleSettings(now)
         assert direct.read(GetQueue("jobs")) == now
         assert direct.read(ListAudit()) == ()

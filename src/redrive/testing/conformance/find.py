@@ -187,6 +187,47 @@ class FilterConformance(Suite):
         with pytest.raises(InvalidInput):
             broker.find(id_prefix="x")
 
+    def test_prefix_of_any_length_finds_items_of_any_status(self, broker: Broker) -> None:
+        dead_queue(broker)
+        broker.archive(kill(broker, "archived").id)
+        kill(broker, "dead in another queue")
+        broker.put_many("jobs", ["active", "pending", "also pending"])
+        take(broker)
+        every = {item.id: item.value for item in find_all(broker, status=None, archived=True)}
+        assert len(every) == 5
+        for id in every:
+            for length in (1, 2, 8, 15, 16, 17, 31, 32):
+                expected = [payload for each, payload in every.items() if each.startswith(id[:length])]
+                assert sorted(found(broker, status=None, id_prefix=id[:length])) == sorted(expected)
+
+    def test_prefix_is_one_condition_among_others(self, broker: Broker) -> None:
+        dead_queue(broker)
+        broker.put_many("jobs", list(range(40)))
+        ids = {item.value: item.id for item in find_all(broker, order="oldest", status="pending")}
+        digit = max("01234567", key=lambda each: sum(id[0] == each for id in ids.values()))
+        expected = [n for n, id in ids.items() if id[0] == digit]
+        assert found(broker, status="pending", id_prefix=digit, queue="jobs") == expected
+        assert found(broker, status="pending", id_prefix=digit, queue="morgue") == []
+        assert found(broker, id_prefix=digit) == []
+        page = broker.find(status="pending", id_prefix=digit, limit=2, order="newest")
+        seen = list(page.items)
+        while page.cursor is not None:
+            page = broker.find(status="pending", id_prefix=digit, limit=2, order="newest", cursor=page.cursor)
+            seen += page.items
+        assert [item.value for item in seen] == expected[::-1]
+
+    def test_words_of_dead_letters_that_are_found_by_another_condition(self, broker: Broker) -> None:
+        broker.create_queue("jobs", retry={"attempts": 1})
+        ids = [broker.put("jobs", word).id for word in ("amber", "birch")]
+        broker.hold(ids, "person", lasting=True)
+        for id in ids:
+            broker.bury_items(id, note="x")
+        dead = {item.value: item.id for item in broker.find(held_by="person").items}
+        assert found(broker, words="amber", held_by="person") == ["amber"]
+        assert found(broker, words="amber", ids=tuple(dead.values())) == ["amber"]
+        for payload, id in dead.items():
+            assert found(broker, words="amber", id_prefix=id[:16]) == ["amber"][: payload == "amber"]
+
     def test_all_conditions_must_be_met(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
         for n, (error, tenant) in enumerate(

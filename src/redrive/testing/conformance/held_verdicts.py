@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from redrive import Broker, Failure, RetryVerdict
+from redrive.clock import Instant
 from redrive.contract.admin_calls import Unhold, UpdateQueue
 from redrive.contract.item_calls import Complete, Settle, StaleSettings
 from redrive.errors import InvalidInput
+from redrive.model.duration import SECOND
 from redrive.model.holder import MAX_HOLDERS
 from redrive.model.item import Settled, Status
 from redrive.model.judge import OutcomeKind
@@ -43,6 +45,14 @@ class HeldVerdictConformance(StoreSuite):
         assert (direct.get(id).held_by, direct.get(both).held_by) == (("breaker",), ("ann", "breaker"))
         assert direct.get(both).lasting_holders == ("breaker",)
         assert (direct.do(Unhold("breaker")), [lease.id for lease in direct.lease(limit=2)]) == (2, [id])
+
+    def test_item_that_is_put_with_a_failure_expires_at_its_instant(self, direct: StoreDriver) -> None:
+        direct.queue()
+        verdict, at = RetryVerdict(SECOND, Status.FAILED), Instant(direct.clock.now() + 3 * SECOND)
+        given: dict[str, Any] = {"failure": BOOM, "verdict": verdict, "version": direct.version()}
+        (id,) = direct.put(b"a", expire_at=at, **given)
+        (keyed,) = direct.put(b"b", expire_at=at, idempotency_key="k", **given)
+        assert direct.get(id).expire_deadline == direct.get(keyed).expire_deadline == at
 
     def test_failure_under_a_known_key_leaves_the_holders_as_they_are(self, direct: StoreDriver) -> None:
         direct.queue()

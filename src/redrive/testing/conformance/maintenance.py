@@ -17,6 +17,7 @@ from redrive.model.failure import Failure
 from redrive.model.ids import ItemId, make_token, parse_id
 from redrive.model.item import Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
+from redrive.model.state_machine import Verb
 from redrive.testing.conformance.actions import dead_queue, die, found, kill, places, take
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock
@@ -302,13 +303,20 @@ class UpkeepConformance(StoreSuite):
         assert direct.read(GetLeases(asked)) == (again, None, None, None, first, again)
         assert direct.read(GetLeases(())) == ()
 
-    def test_refusal_of_an_old_token_says_what_the_batch_made_of_the_item(self, direct: StoreDriver) -> None:
+    @pytest.mark.parametrize("queue", ["jobs", "other"])
+    @pytest.mark.parametrize("closes", [True, False], ids=["retry after", "retry"])
+    def test_refusal_of_an_old_token_says_what_the_batch_made_of_the_item(
+        self, direct: StoreDriver, queue: str, closes: bool
+    ) -> None:
         direct.queue()
-        direct.put(b"a")
+        direct.queue("other")
+        (id,) = direct.put(b"a")
         old = direct.take().token
         direct.do(ReturnLease(old))
-        until = Instant(direct.clock.now() + SECOND)
-        failed = Settle(direct.take().token, OutcomeKind.FAILED, RetryVerdict(), direct.version(), close_until=until)
+        direct.change(Verb.MOVE, id, to=queue)
+        until = Instant(direct.clock.now() + SECOND) if closes else None
+        token, version = direct.take(queue).token, direct.version(queue)
+        failed = Settle(token, OutcomeKind.FAILED, RetryVerdict(), version, close_until=until)
         settled, refusal = direct.commit(failed, Extend(old)).results
         assert isinstance(refusal, LeaseLost)
         assert (settled.status, refusal.status) == (Status.PENDING, Status.PENDING)

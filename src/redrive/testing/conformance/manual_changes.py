@@ -1,4 +1,5 @@
-"""Manual changes without a lease: retry, redrive, done, drop, archive, restore, fail, bury, move, purge."""
+"""Manual changes without a lease: retry, redrive, done, drop, archive, restore, fail, bury, move,
+reschedule, purge."""
 
 from __future__ import annotations
 
@@ -22,9 +23,7 @@ from redrive.testing.fake_clock import FakeClock
 
 NEVER_PUT = "0123456789abcdef" * 2
 
-Verb = Callable[..., Any]
-
-VERBS: dict[str, Verb] = {
+VERBS: dict[str, Callable[..., Any]] = {
     "retry": lambda broker, id, **options: broker.retry(id, **options),
     "redrive": lambda broker, id, **options: broker.redrive(id, **options),
     "done": lambda broker, id, **options: broker.complete_items(id, **options),
@@ -33,6 +32,7 @@ VERBS: dict[str, Verb] = {
     "restore": lambda broker, id, **options: broker.restore(id, **options),
     "fail": lambda broker, id, **options: broker.fail_items(id, "by hand", **options),
     "bury": lambda broker, id, **options: broker.bury_items(id, note="by hand", **options),
+    "reschedule": lambda broker, id, **options: broker.reschedule(id, **options),
 }
 
 STATUSES = ("pending", "failed", "dead", "archived", "completed")
@@ -60,6 +60,8 @@ OUTCOMES = {
     ("fail", "failed"): "failed",
     ("bury", "pending"): "dead",
     ("bury", "failed"): "dead",
+    ("reschedule", "pending"): "pending",
+    ("reschedule", "failed"): "pending",
 }
 REFUSALS = [(verb, status) for verb in VERBS for status in STATUSES if (verb, status) not in OUTCOMES]
 

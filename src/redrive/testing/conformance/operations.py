@@ -18,7 +18,7 @@ from redrive.model.item import Status
 from redrive.model.judge import Dead
 from redrive.model.operation import Operation, OperationStatus
 from redrive.model.state_machine import Verb
-from redrive.testing.conformance.actions import dead_queue, die, found, perform, places, take
+from redrive.testing.conformance.actions import dead_queue, die, finish, found, perform, places, take
 from redrive.testing.conformance.suite import StoreDriver, StoreSuite, Suite
 from redrive.testing.fake_clock import FakeClock
 
@@ -131,6 +131,50 @@ class BulkConformance(Suite):
         )
         assert operation.steps >= 3
 
+    def test_no_more_than_the_limit_is_changed_the_oldest_first(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 7)
+        plan = broker.plan_operation("redrive", queue="jobs", limit=3)
+        assert (plan.total, plan.changed, plan.queues, str(plan).splitlines()[0]) == (
+            *(7, 3, {"jobs": 3}),
+            "redrive: 3 of 7 items would be changed",
+        )
+        operation = perform(broker, clock, "redrive", queue="jobs", limit=3)
+        assert (operation.status, operation.changed, operation.expected, operation.limit) == ("finished", 3, 3, 3)
+        assert sorted(found(broker)) == [3, 4, 5, 6]
+        undone = finish(broker, clock, broker.undo_operation(operation.id))
+        assert (undone.changed, len(found(broker))) == (3, 7)
+        assert perform(broker, clock, "redrive", queue="jobs", limit=100).expected == 7
+
+    def test_items_that_are_left_out_do_not_count_for_the_limit(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        broker.put_many("jobs", range(5))
+        taken = [take(broker).id for _ in range(2)]
+        plan = broker.plan_operation("bury", status="any", limit=2)
+        assert (plan.total, plan.changed, plan.skipped) == (5, 2, {"item_active": 2})
+        operation = perform(broker, clock, "bury", status="any", limit=2)
+        assert (operation.changed, operation.skipped, sorted(found(broker))) == (2, {"item_active": 2}, [2, 3])
+        assert operation.samples == {"item_active": tuple(taken)}
+
+    def test_limit_goes_with_canaries_a_pause_and_a_rate(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        die(broker, 9)
+        operation = broker.start_operation("redrive", queue="jobs", limit=4, canary=1, rate=10)
+        watching = finish(broker, clock, operation)
+        assert (watching.status, watching.changed) == ("watching", 1)
+        broker.pause_operation(operation.id)
+        broker.resume_operation(operation.id, skip_canaries=True)
+        assert finish(broker, clock, operation).changed == 4
+        assert len(found(broker)) == 5
+
+    def test_purge_with_a_limit_confirms_what_it_removes(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        broker.archive(die(broker, 5))
+        with pytest.raises(ConfirmationMismatch):
+            broker.start_operation("purge", queue="jobs", limit=2, confirm=5)
+        assert perform(broker, clock, "purge", queue="jobs", limit=2, confirm=2).changed == 2
+        assert sorted(found(broker, status="archived")) == [2, 3, 4]
+
     def test_refused_before_it_starts(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         for verb in ("put", "complete", "drop", "dance"):
@@ -142,7 +186,10 @@ class BulkConformance(Suite):
             broker.start_operation("redrive", queue="jobs", to="nowhere")
         with pytest.raises(InvalidInput):
             broker.start_operation("move", queue="jobs")
-        for wrong in ({"rate": 0}, {"rate": -1}, {"canary": -1}, {"canary": 1, "canary_success_ratio": 1.5}):
+        for wrong in (
+            *({"rate": 0}, {"rate": -1}, {"canary": -1}, {"canary": 1, "canary_success_ratio": 1.5}),
+            *({"limit": 0}, {"limit": -1}, {"limit": 1.5}, {"limit": True}, {"limit": 2, "canary": 2}),
+        ):
             with pytest.raises(InvalidInput):
                 broker.start_operation("redrive", queue="jobs", **wrong)
         assert broker.list_operations() == ()
@@ -204,6 +251,16 @@ class StepConformance(StoreSuite):
         assert dead_count(direct) == 3
         one, two = direct.commit(*[StepOperation(operation.id, 1, limit=2)] * 2).results
         assert (one.changed, two.changed, dead_count(direct)) == (4, 4, 1)
+
+    @pytest.mark.parametrize("where", [None, Filter(max_redrives=9)], ids=["by the index", "one by one"])
+    def test_repeated_steps_do_not_exceed_the_limit(self, direct: StoreDriver, where: Filter | None) -> None:
+        dead(direct, 5)
+        operation = start(direct, where=where, limit=3)
+        steps = direct.commit(*[StepOperation(operation.id, 0, limit=2)] * 2).results
+        assert [(step.changed, step.steps, step.status) for step in steps] == [(2, 1, "running")] * 2
+        for repeated in (1, 1, 0, 2):
+            after = direct.do(StepOperation(operation.id, repeated, limit=2))
+            assert (after.changed, after.steps, after.status, dead_count(direct)) == (3, 2, "finished", 2)
 
     def test_step_of_an_operation_that_does_not_run_does_nothing(self, direct: StoreDriver) -> None:
         dead(direct, 2)

@@ -116,6 +116,34 @@ class PutConformance(Suite):
         assert broker.get(broker.put("jobs", 1).id).expire_deadline == clock.now() + 10 * SECOND
         assert broker.get(broker.put("jobs", 1, expire_timeout="3s").id).expire_deadline == clock.now() + 3 * SECOND
 
+    def test_expire_at_is_the_instant_it_expires(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", expire_timeout="10s")
+        at = datetime.fromtimestamp(clock.now() / SECOND, UTC) + timedelta(hours=2)
+        items = [new_item("alone", expire_at=at), new_item("keyed", expire_at=at, idempotency_key="k", delay="1s")]
+        ids = [receipt.id for receipt in broker.put_many("jobs", items)]
+        assert [broker.get(id).expire_deadline for id in ids] == [clock.now() + 7200 * SECOND] * 2
+        clock.advance("1h59m59.999999s")
+        assert broker.run_maintenance().expired == 0
+        clock.advance(0.000001)
+        assert broker.run_maintenance().expired == 2
+        assert [broker.get(id).dead_reason for id in ids] == ["expired"] * 2
+
+    def test_item_that_is_put_after_it_expired_is_a_dead_letter(self, broker: Broker) -> None:
+        broker.create_queue("jobs", expire_timeout="1h")
+        epoch, late = datetime(1970, 1, 1, tzinfo=UTC), datetime(2001, 1, 1, tzinfo=UTC)
+        ids = [broker.put("jobs", 1, expire_at=at, idempotency_key=str(at)).id for at in (epoch, late)]
+        assert take_all(broker) == []
+        assert [broker.get(id).dead_reason for id in ids] == ["expired"] * 2
+        again = broker.put("jobs", 1, expire_at=late, idempotency_key=str(late))
+        assert (again.id, again.duplicate) == (ids[1], True)
+
+    def test_redrive_after_expire_at_takes_the_expiry_of_the_queue(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs", expire_timeout="10s")
+        receipt = broker.put("jobs", 1, expire_at=datetime(2001, 1, 1, tzinfo=UTC))
+        broker.run_maintenance()
+        broker.redrive(receipt.id)
+        assert broker.get(receipt.id).expire_deadline == clock.now() + 10 * SECOND
+
     def test_headers_may_hold_any_text(self, broker: Broker) -> None:
         broker.create_queue("jobs")
         headers = {"Ключ": "значение", "empty": "", "emoji": "🦆", "tab": "a\tb\nc"}
@@ -235,6 +263,10 @@ class PutOptionsRefused(Suite):
             {"enqueue_at": datetime(9000, 1, 1, tzinfo=UTC)},
             {"enqueue_at": "2026-01-01"},
             {"enqueue_at": datetime(2030, 1, 1, tzinfo=UTC), "delay": "1s"},
+            {"expire_at": datetime(2026, 1, 1)},
+            {"expire_at": datetime(9000, 1, 1, tzinfo=UTC)},
+            {"expire_at": "2026-01-01"},
+            {"expire_at": datetime(2030, 1, 1, tzinfo=UTC), "expire_timeout": "1s"},
             {"priority": -1},
             {"priority": 10},
             {"priority": 5.0},

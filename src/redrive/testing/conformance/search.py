@@ -78,6 +78,40 @@ class SearchConformance(Suite):
         assert found(broker, words="mishap") == ["x"]
         assert found(broker, words="trouble") == found(broker, words="first") == []
 
+    def test_redrive_that_is_taken_back_brings_the_words_back(self, broker: Broker) -> None:
+        dead_queue(broker)
+        for queue in ("jobs", "morgue"):
+            dead = kill(broker, "x", queue, error=f"outage in {queue}")
+            redriven = broker.redrive(dead.id)
+            assert found(broker, words=f"outage {queue}") == []
+            undone = broker.undo(redriven.id)
+            assert found(broker, words=f"outage {queue}") == ["x"]
+            broker.redrive(undone.id)
+            broker.fail(take(broker, redriven.queue), f"mishap in {queue}")
+            assert found(broker, words=f"mishap {queue}") == ["x"]
+            assert found(broker, words="outage") == []
+
+    def test_edited_item_is_found_by_its_own_payload_and_the_original_by_the_old_one(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.redrive(kill(broker, "apple").id, payload="pear")
+        broker.fail(take(broker), "boom")
+        assert found(broker, words="pear") == ["pear"]
+        assert found(broker, words="apple") == found(broker, words="pear", status="archived") == []
+        assert found(broker, words="apple", status="archived") == ["apple"]
+
+    def test_imported_dead_letter_is_found_by_its_words(self, broker: Broker, open_broker: OpenBroker) -> None:
+        elsewhere = open_broker(namespace="elsewhere")
+        for each in (broker, elsewhere):
+            each.create_queue("jobs")
+        broker.redrive(kill(broker, "x", error="first outage").id)
+        broker.fail(take(broker), "second mishap")
+        assert elsewhere.import_items(broker.export(redacted=False)).imported == 1
+        assert found(elsewhere, words="mishap x") == ["x"]
+        assert found(elsewhere, words="outage") == found(elsewhere, words="mishap", status="archived") == []
+        elsewhere.archive(elsewhere.find().items[0].id)
+        assert found(elsewhere, words="mishap") == []
+        assert found(elsewhere, words="mishap x", status="archived") == ["x"]
+
     def test_not_found_after_it_was_removed_or_completed(self, broker: Broker) -> None:
         dead_queue(broker)
         kill(broker, "completed")

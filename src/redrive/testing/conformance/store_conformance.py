@@ -142,6 +142,7 @@ from redrive.testing.conformance.retry_policy import (
     LimitConformance,
 )
 from redrive.testing.conformance.returned_deliveries import ReturnedDeliveryConformance
+from redrive.testing.conformance.schedule_changes import RescheduleConformance
 from redrive.testing.conformance.search import SearchConformance
 from redrive.testing.conformance.shared_gates import GateWaitConformance, SharedGateConformance
 from redrive.testing.conformance.shared_stores import (
@@ -301,6 +302,7 @@ class StoreConformance(
     UndoOperationConformance,
     MoveByHandConformance,
     PurgeConformance,
+    RescheduleConformance,
     EditConformance,
     TransferConformance,
     RetentionOfTheDeadConformance,

@@ -144,6 +144,13 @@ class WaitConformance(Suite):
         broker.restore(dead.id)
         assert values(worker.result()) == [1]
 
+    def test_woken_by_reschedule(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("jobs")
+        id = broker.put("jobs", 1, delay="1h").id
+        worker = waiting(broker, clock)
+        broker.reschedule(id)
+        assert values(worker.result()) == [1]
+
     def test_woken_by_unhold(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         broker.put("jobs", 1, held_by="breaker")

@@ -2,7 +2,8 @@
 -- Defines: check_put, write_put.
 -- A put is {queue, items}, where an item is {argument, priority, bytes, options}; or, if no item has options and all
 -- have one priority, {queue, first argument, count, priority, bytes of the largest}.
--- Options: `a` enqueue_at, `d` delay, `x` expire_timeout, `h` holders, `k` idempotency_key, `g` digest of the payload.
+-- Options: `a` enqueue_at, `d` delay, `x` expire_timeout, `u` expire_at, `h` holders, `k` idempotency_key,
+-- `g` digest of the payload.
 
 -- Returns how many items of a queue count for its max_size, with the changes of this script.
 local function size_of(queue)
@@ -105,9 +106,9 @@ local function write_item(queue, info, item)
     elseif options.d then
       ready_at = now + options.d
     end
-    expire = options.x or expire
+    expire, deadline = options.x or expire, options.u
   end
-  if expire then
+  if expire and not deadline then
     deadline = now + expire
   end
   if options or deadline then

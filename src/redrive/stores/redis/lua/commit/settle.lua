@@ -1,8 +1,13 @@
 -- Settled deliveries after which the item stays in its queue, and what completions share with them.
--- Defines: find_leased, settled_answer, end_lease; retry, return_lease, extend.
+-- Defines: has_left, find_leased, settled_answer, end_lease; retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
--- queue, {5} if it is left to the rules because the item was leased although it is dead, and {1, …} if it is done.
+-- queue, {5} if it is left to the rules because the item was leased although it is dead or a call before it was left,
+-- and {1, …} if it is done.
+
+-- Whether a call was left to the rules. Leases, which come after it, are then left too, and so are calls with another
+-- token of a leased item: what they are refused with is what the item is then.
+local has_left = false
 
 -- Returns the body and the state of the item that is leased with a token; or nil, and the answer. `queue` is the queue
 -- that it has to be in, or false.
@@ -25,12 +30,14 @@ local function find_leased(number, key, queue)
     if not raw then
       return nil, {0, ''}
     end
+    fetched_states[body] = nil
   end
   local state = cmsgpack.unpack(raw)
   if state.t ~= key then
-    return nil, {0, is_removed(body) and '' or state.s or 'pending'}
+    return nil, has_left and {5} or {0, is_removed(body) and '' or state.s or 'pending'}
   end
   if state.R then
+    has_left = true
     return nil, {5}
   end
   if queue and queue ~= state.q then

@@ -1,0 +1,83 @@
+"""Handlers that fail, beside those that complete: deaths and immediate retries through `redrive work`, 8 threads.
+
+The store says how many deliveries have ended, by the counts of the queue.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import postgres, redis, worker
+from benchmarks.harness import Bar, Case
+from benchmarks.load import Measurement, payload
+from benchmarks.subject import url
+from benchmarks.worker import THREADS
+from redrive import QueueStats
+
+GROUP = f"{{store}}: ends of deliveries, {THREADS} threads, 1 worker"
+
+
+class End(NamedTuple):
+    """How the deliveries of a case end."""
+
+    words: str
+    task: str
+    ended: Callable[[QueueStats], int]
+    at_least: float | None = None
+    """On SQLite, of completions per second."""
+    deliveries_per_item: int = 1
+
+
+ENDS = {
+    "complete": End("completions", "nothing", lambda stats: stats.completed_total),
+    "die": End("deaths", "die", lambda stats: stats.dead_total, 0.33),
+    "retry": End("immediate retries", "stumble", lambda stats: stats.failed_total, 0.35, 10),
+}
+STORES = {"sqlite": ("SQLite", 60_000), "postgres": ("PostgreSQL", 20_000), "redis": ("Redis", 20_000)}
+"""The name of each, and how many deliveries end in a case."""
+
+
+@contextmanager
+def _place(store: str, directory: Path) -> Iterator[str]:
+    match store:
+        case "postgres":
+            with postgres.server(directory) as address:
+                yield address
+        case "redis":
+            with redis.server(directory, "always") as running:
+                yield running.url
+        case _:
+            yield url(directory)
+
+
+def measure(store: str, end: End, directory: Path) -> Measurement:
+    total = STORES[store][1]
+    way = worker.Way(end.words, end.task, ("--concurrency", str(THREADS)))
+    with _place(store, directory) as where, worker.tasks(where) as module:
+        task = getattr(module, end.task)
+        worker.put(task, total // end.deliveries_per_item, payload())
+        broker = module.app.open()
+        return worker.run(
+            way, total, where, lambda: max(0, total - end.ended(broker.stats(task.queue.name))), directory
+        )
+
+
+CASES = [
+    Case(f"{store}.{name}", GROUP.format(store=words), end.words, partial(measure, store, end))
+    for store, (words, _) in STORES.items()
+    for name, end in ENDS.items()
+]
+BARS = [
+    Bar(
+        f"{words}: {end.words} at least {end.at_least} of completions" if is_judged else f"{words}: {end.words}",
+        f"{store}.{name}",
+        (f"{store}.complete",),
+        at_least=end.at_least if is_judged else None,
+    )
+    for store, (words, _) in STORES.items()
+    for name, end in ENDS.items()
+    if end.at_least is not None
+    for is_judged in (store == "sqlite",)
+]

@@ -1,0 +1,40 @@
+"""A thread that works beside the caller, from `start` to `close`, or inside a `with` statement.
+
+What it does is `_run` of a subclass, which ends soon after `_end` is set. It is a daemon: a program that ends without
+closing it is not held up.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class BackgroundThread(ABC):
+    """Runs `_run` in a thread. It can be started once."""
+
+    def __init__(self, name: str) -> None:
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"redrive-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait for what is under way, unless the thread itself closes it. Twice is no error."""
+        self._end.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Work until `_end` is set."""

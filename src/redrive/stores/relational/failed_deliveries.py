@@ -1,0 +1,174 @@
+"""The lane of uniform failures: deliveries that failed, after which items are retried, or dead in place.
+
+It does to many at once what `settle` and `verdicts` do to one, and declines what needs more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+
+from redrive.clock import Instant
+from redrive.contract.item_calls import Settle, SettleCall
+from redrive.model.death import EXHAUSTED_REASONS, Cause, DeadReason, cause_of
+from redrive.model.failure import Failure
+from redrive.model.feed import FeedKind
+from redrive.model.group import hour_of
+from redrive.model.ids import item_id_of
+from redrive.model.item import Death, HistoryEntry, HistoryEvent, Settled, Status
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
+from redrive.stores.relational import dead_letters, feed, verdicts
+from redrive.stores.relational.batch import Batch, Stage, UnindexedLetter
+from redrive.stores.relational.item_rows import INSERT_FINISHED, INSERT_READY, INSERT_SCHEDULED, ItemRow, state_values
+from redrive.stores.relational.queue_rows import QueueRow
+
+_DELETE_LEASES = "DELETE FROM redrive_lease WHERE item_no IN carray(?)"
+_STORED = {status: status.value for status in Status}
+_DEAD = Status.DEAD.value
+_NOTHING_ELSE = None, None, None, None
+"""What a finished item has in archived_from, held_by, result and result_type, if it died in place."""
+_Rows = list[tuple[Any, ...]]
+_encode = msgspec.json.Encoder().encode
+
+
+class PlainFailure(NamedTuple):
+    """A call that the lane takes, at its place in the batch."""
+
+    place: int
+    call: Settle
+    verdict: Any
+    failure: Failure
+    item_row: ItemRow
+
+
+def plain_failure(batch: Batch, place: int, call: SettleCall, item_row: ItemRow) -> PlainFailure | None:
+    """Return the call if the lane takes it; None if it is another one, or its item needs more than the lane does.
+
+    An item that does not is no dead letter, never expires, is held by nothing, and its history is not full.
+    """
+    if call.__class__ is not Settle or call.outcome_kind is not OutcomeKind.FAILED:
+        return None
+    failure, verdict, row = call.failure, call.verdict, batch.by_key[item_row.queue]
+    if failure is None or call.close_until is not None or call.version != row.queue.version:
+        return None
+    if item_row.was_dead or item_row.death_no is not None or item_row.expire_deadline is not None:
+        return None
+    if item_row.entries >= HISTORY_FIRST + HISTORY_LAST:
+        return None
+    if isinstance(verdict, RetryVerdict):
+        is_plain = not verdict.held_by and verdict.delay >= 0 and verdict.status in (Status.FAILED, Status.PENDING)
+    else:
+        is_plain = verdict.to is None and not verdict.drop and not batch.has_replies(row)
+    return PlainFailure(place, call, verdict, failure, item_row) if is_plain else None
+
+
+def settle_failures(batch: Batch, failures: Sequence[PlainFailure], results: list[Any]) -> None:
+    """Execute calls that the lane takes, in their order."""
+    for (key, kind), members in groupby(failures, lambda each: (each.item_row.queue, each.verdict.__class__)):
+        row, alike = batch.by_key[key], list(members)
+        batch.count_status(key, Status.ACTIVE, -len(alike))
+        batch.count_delta(key, "failed_total", len(alike))
+        numbers = batch.table([each.item_row.item_no for each in alike])
+        batch.write(_DELETE_LEASES, (numbers,), Stage.DELETE_STATE)
+        (_bury if kind is Dead else _retry)(batch, row, alike, results)
+
+
+def _retry(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], results: list[Any]) -> None:
+    queue, now, is_kept = row.queue.name, batch.now, FeedKind.FAILED in row.feed_kinds
+    history: _Rows = []
+    ready: _Rows = []
+    scheduled: _Rows = []
+    entries: list[feed.FailureEntry] = []
+    for place, call, verdict, failure, item_row in failures:
+        number, status, item_no = batch.allocate(2 + is_kept), verdict.status, item_row.item_no
+        history.append(_history_row(batch, queue, number, failure, call.note, item_row))
+        item_row.ready_at, item_row.seq = Instant(now + verdict.delay), number + 1
+        if status is Status.PENDING and not verdict.delay:
+            ready.append((row.key, item_no, *state_values(item_row)))
+        else:
+            scheduled.append((item_no, row.key, _STORED[status], None, *state_values(item_row)))
+        batch.count_status(row.key, status, 1)
+        batch.arrivals[queue] += not verdict.delay
+        if is_kept:
+            entries.append((number + 2, item_no, item_row.id_suffix, failure, None))
+        results[place] = Settled(item_id_of(call.token), queue, status, item_row.counters, item_row.ready_at)
+    batch.write_all(verdicts.INSERT_HISTORY, history)
+    batch.write_all(INSERT_READY, ready)
+    batch.write_all(INSERT_SCHEDULED, scheduled)
+    feed.append_failures(batch, FeedKind.FAILED, queue, entries)
+
+
+def _bury(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], results: list[Any]) -> None:
+    queue, now, is_kept = row.queue.name, batch.now, FeedKind.DEAD in row.feed_kinds
+    history: _Rows = []
+    deaths: _Rows = []
+    letters: _Rows = []
+    finished: _Rows = []
+    entries: list[feed.FailureEntry] = []
+    causes = _Causes()
+    for place, call, verdict, failure, item_row in failures:
+        number, item_no, id, reason = (
+            batch.allocate(2 + is_kept), item_row.item_no, item_id_of(call.token), verdict.reason,
+        )  # fmt: skip
+        cause, columns = causes.find(reason, failure)
+        history.append(_history_row(batch, queue, number, failure, call.note, item_row))
+        batch.wake_awaiting(id, has_past=item_row.entries > 1)  # what moved has a history that says so
+        counters = item_row.counters
+        death = Death(now, reason, queue, batch.namespace, batch.store, id, counters, cause, item_row.first_leased_at)
+        deaths.append((item_no, _encode(death)))
+        item_row.deaths += 1
+        item_row.death_no = death_no = number + 1
+        deliveries, attempts, failed, losses, _ = msgspec.structs.astuple(counters)
+        letters.append(
+            (death_no, item_no, row.key, batch.namespace_key, now, *columns, deliveries, attempts, failed, losses)
+        )
+        if row.settings.search:
+            batch.unindexed[death_no] = UnindexedLetter(item_no, failure.type, failure.text)
+        finished.append((item_no, row.key, _DEAD, now, columns[0], *_NOTHING_ELSE, *state_values(item_row)))
+        if is_kept:
+            entries.append((number + 2, item_no, item_row.id_suffix, failure, reason))
+        results[place] = Settled(id, queue, Status.DEAD, counters, dead_reason=reason)
+    batch.write_all(verdicts.INSERT_HISTORY, history)
+    batch.write_all(verdicts.INSERT_DEATH, deaths)
+    batch.write_all(dead_letters.INSERT_LETTER, letters)
+    batch.write_all(INSERT_FINISHED, finished)
+    feed.append_failures(batch, FeedKind.DEAD, queue, entries)
+    batch.count_status(row.key, Status.DEAD, len(failures))
+    batch.count_delta(row.key, "dead_total", len(failures))
+    batch.count_delta(row.key, "exhausted_total", sum(each.verdict.reason in EXHAUSTED_REASONS for each in failures))
+    batch.count_delta(row.key, "dead_letters", len(failures))
+    for fingerprint, count in Counter(each.failure.fingerprint for each in failures).items():
+        dead_letters.count_many_in_group(batch, row.key, fingerprint, hour_of(now), count, now, now)
+
+
+def _history_row(
+    batch: Batch, queue: str, key: int, failure: Failure, note: str | None, item_row: ItemRow
+) -> tuple[Any, ...]:
+    """Count a failure, and return its row of the history."""
+    item_row.failures += 1
+    item_row.entries += 1
+    entry = HistoryEntry(
+        batch.now, HistoryEvent.FAILED, queue, item_row.deliveries, failure, item_row.worker, None, note
+    )
+    return key, item_row.item_no, item_row.entries, _encode(entry)
+
+
+class _Causes:
+    """The causes of deaths in one transaction, made once for uniform failures."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Cause, tuple[str, ...]]] = {}
+
+    def find(self, reason: DeadReason, failure: Failure) -> tuple[Cause, tuple[str, ...]]:
+        """Return the cause, and its columns in the index of dead letters, the reason first."""
+        alike = reason, failure.type, failure.text, failure.error_class, failure.fingerprint
+        known = self._known.get(alike)
+        if known is None:
+            cause = cause_of(reason, failure)
+            known = self._known[alike] = cause, dead_letters.cause_columns(reason, cause)
+        return known

@@ -1,0 +1,104 @@
+"""A zygote as the worker that started it sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from redrive.worker.child_queue import ChildQueue
+from redrive.worker.ipc import (
+    Channel,
+    ChildExited,
+    Fork,
+    Forked,
+    FromZygote,
+    Kill,
+    StartupFailed,
+    ZygoteReady,
+    ZygoteSetup,
+)
+
+ENDING_SECONDS = 5.0
+"""How long a zygote is given to end by itself."""
+
+
+class ZygoteProcess:
+    """A zygote that was started. It forks once it `is_ready`. For one thread at a time."""
+
+    def __init__(self, setup: ZygoteSetup) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "redrive.worker.zygote", setup.app, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        self._channel: Channel[FromZygote] = Channel(ours, FromZygote)
+        self._numbers = itertools.count(1)
+        self.started_at = time.monotonic()
+        self.is_ready = False
+        self.problem: str | None = None
+        """Why it cannot fork."""
+        with contextlib.suppress(OSError):  # it is gone; `receive` says so
+            self._channel.send(setup, wait=True)
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._channel.fileno()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone."""
+        return self._channel.has_ended
+
+    def fork(self, slot: int, queue: ChildQueue) -> tuple[int, socket.socket]:
+        """Ask for a child that takes from the queue. Gives the number that `Forked` will name, and our end of its
+        socket.
+
+        Raises OSError where the zygote is gone.
+        """
+        ours, theirs = socket.socketpair()
+        number = next(self._numbers)
+        try:
+            with theirs:
+                self._channel.send_with(Fork(number, slot), theirs, queue.reads)
+        except OSError:
+            ours.close()
+            raise
+        return number, ours
+
+    def kill(self, pid: int) -> None:
+        """End a child now. The zygote does it, because it alone knows that the id is still that child's."""
+        try:
+            self._channel.send(Kill(pid), wait=True)
+        except OSError:  # where it died its children do too; but not on every system
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def receive(self) -> list[Forked | ChildExited]:
+        """What it has to say of its children."""
+        told: list[Forked | ChildExited] = []
+        for frame in self._channel.receive():
+            match frame:
+                case ZygoteReady():
+                    self.is_ready = True
+                case StartupFailed(problem):
+                    self.problem = problem
+                case Forked() | ChildExited():
+                    told.append(frame)
+        return told
+
+    def close(self) -> None:
+        """Let it end, with its children, and wait for that."""
+        self._channel.close()
+        try:
+            self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
