@@ -114,7 +114,8 @@ class Running:
         """All that a connection brings: the answer to a request, and to a last one that is sent after it."""
         for given, own in self.tokens.items():
             request = request.replace(given, own)
-        request = request.replace(raw.LEASE.encode(), self.lease)
+        # Only as a text of JSON: of a number, the error would depend on the digits.
+        request = request.replace(b'"%b"' % raw.LEASE.encode(), b'"%b"' % self.lease)
         with contextlib.closing(await self.connect()) as connection:
             received = b""
             with contextlib.suppress(ConnectionError):
