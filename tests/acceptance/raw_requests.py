@@ -143,6 +143,8 @@ def bodies() -> Iterator[tuple[str, bytes]]:
         yield path, text.replace(b"own-jobs", b"own-\xff")
         yield path, text.replace(b"own-jobs", b"own-\\ud800")
         yield path, b'{"queue":"own-jobs",' + text[1:]
+        yield path, b" " * 20_000 + text
+        yield path, b" " * 31_000 + text
         yield path, b" " * 70_000 + text
         yield path, b" " * 200_000 + text
     for result in RESULTS:

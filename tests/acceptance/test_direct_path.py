@@ -27,6 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE
+from redrive.contract.item_calls import ReturnLease
 from redrive.errors import StoreUnavailable
 from redrive.server import authentication, direct_path, http_protocol
 from redrive.server.application import application
@@ -42,7 +43,7 @@ IDLE_SECONDS = 0.5
 """After a request that has no answer, or makes the parser ignore what comes behind it."""
 SHORT_SECONDS = 0.1
 """For what does not arrive: longer than any of it takes here, and no longer."""
-LIMITS = Limits(max_body_bytes=100_000, wait_seconds=SHORT_SECONDS, body_seconds=SHORT_SECONDS)
+LIMITS = Limits(max_body_bytes=30_000, wait_seconds=SHORT_SECONDS, body_seconds=SHORT_SECONDS)
 LAST = raw.request("/health/live", b"", b"connection: close", method=b"GET")
 ROLES: dict[str, dict[str, Any]] = {
     "admin": {"given_roles": ["admin"]},
@@ -318,19 +319,26 @@ async def test_lease_for_a_client_that_is_gone_is_returned_before_the_server_end
 ) -> None:
     server = await servers()
     await server.broker.put("own-jobs", 1)
-    returned: list[Any] = []
     connection, gate = await waiting_in_store(server, monkeypatch, raw.TAKE)
-    give_back = server.broker.core.committer.return_leases
-    monkeypatch.setattr(
-        server.broker.core.committer, "return_leases", lambda results: returned.append(give_back(results))
-    )
+    store, committed = server.broker.core.store, list[Any]()
+    commit = store.commit
+
+    def recorded(calls: Any, *now: Any) -> Any:
+        committed.extend(calls)
+        return commit(calls, *now)
+
+    monkeypatch.setattr(store, "commit", recorded)
+    close, closing = server.app.close, list[None]()
+    monkeypatch.setattr(server.app, "close", lambda: closing.append(None) or close())  # type: ignore[func-returns-value]
     connection.close()
     await until(lambda: not server.runner.server_state.connections)
     server.runner.should_exit = True
-    await until(lambda: server.app.stopping.is_set())
+    await until(lambda: closing == [None])
+    for _ in range(1000):  # what it does before it waits
+        await asyncio.sleep(0)
     gate.open.set()
     assert await server.serving
-    assert len(returned) == 1
+    assert [type(call) for call in committed] == [ReturnLease]
 
 
 async def test_requests_in_flight_are_answered_before_the_server_ends(
