@@ -135,7 +135,6 @@ REFUSED: dict[str, Method] = {
     "put": lambda b: b.put("own-jobs", 1, transaction=object()),
     "put_many": lambda b: b.put_many("own-jobs", [1], transaction=object()),
     "run_maintenance": lambda b: b.run_maintenance(),
-    "submit_to": lambda b: b.submit_to(Put("own-jobs", ()), asyncio.Future()),
 }
 """What no caller may do, with these arguments."""
 INNER = {"core", "run_flow", "run_flow_in_thread", "run_flow_to_end", "submit"}

@@ -203,6 +203,20 @@ def test_words_are_found_of_an_item_that_its_batch_looked_at_before(store: Redis
     assert store.read(GetItem(lease.id)).status is Status.PENDING
 
 
+def test_digits_that_many_moved_items_had_before_hide_none_that_has_them_now(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.stores.redis.state.MAX_EXAMINED", 12)
+    with connect(redis_url) as broker:
+        for name in ("jobs", "others"):
+            broker.create_queue(name)
+        broker.move([receipt.id for receipt in broker.put_many("jobs", range(200))], "others")
+        moved = {item.id for item in broker.find(status="pending", limit=500).items}
+        for digit in "01234567":
+            found = {item.id for item in broker.find(status="pending", id_prefix=digit, limit=500).items}
+            assert found == {id for id in moved if id[0] == digit}
+
+
 def test_queue_that_is_made_anew_knows_nothing_of_the_one_that_its_batch_deleted(store: RedisStore) -> None:
     store.commit([CreateQueue("jobs", QueueSettings())])
     ((before,),) = store.commit([Put("jobs", (item(idempotency_key="k"),))]).results

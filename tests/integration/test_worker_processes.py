@@ -69,7 +69,7 @@ def crash() -> None:
     ctypes.string_at(0)
 
 def report(path: str, pid: int) -> None:
-    with open(path + ".written", "w") as file:  # renamed, so that a test never reads an empty one
+    with open(f"{path}.{pid}.written", "w") as file:  # renamed, so that a test never reads an empty one
         file.write(str(pid))
     os.replace(file.name, path + ".begun")
 
@@ -332,7 +332,7 @@ def test_neighbours_go_on(start: Start, job: Make, ends: Ends, tmp_path: Path) -
     runner = start(3)
     runner.submit([*waits, *killers])
     assert all(isinstance(end, Lost) for end in ends.of(*killers))
-    assert set(runner.running()) == set(waits)
+    until(lambda: set(runner.running()) == set(waits))
     (tmp_path / "go").touch()
     assert [value(end) for end in ends.of(*waits)] == ["done", "done"]
 

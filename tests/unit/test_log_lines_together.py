@@ -271,6 +271,27 @@ def test_other_handlers_beside_ours_get_records(log: events.Log) -> None:
     assert len(stream.getvalue().splitlines()) == 2
 
 
+class FailingFormatter(logging.Formatter):
+    """Another one than ours, which raises for one event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.getMessage() == "second":
+            raise ValueError("not this one")
+        return f"other {record.getMessage()}"
+
+
+def test_formatter_of_a_program_gets_records_and_may_raise(log: events.Log, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = Stream()
+    with bare_logging():
+        events.configure(stream=stream)
+        logging.getLogger().handlers[0].setFormatter(FailingFormatter())
+        with events.together():
+            for event in ("first", "second", "third"):
+                log.warning(event)
+    assert stream.getvalue().splitlines() == ["other first", "other third"]
+    assert "ValueError: not this one" in capsys.readouterr().err
+
+
 def test_order_of_loggers_and_levels_is_kept(log: events.Log) -> None:
     stream, other = Stream(), events.logger("redrive.other")
     with bare_logging():

@@ -18,6 +18,7 @@ from redrive.auth.caller import Caller
 from redrive.auth.flow_guard import signed_freely
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal
 from redrive.auth.result_filter import filter_result
+from redrive.broker.async_api.base import submit_to
 from redrive.broker.async_broker import AsyncBroker
 from redrive.contract import Call
 from redrive.contract.item_calls import lease_returns
@@ -155,7 +156,7 @@ class DirectRoute:
             if call is None:
                 return False
         request.broker, request.store_call = broker, call
-        return broker.submit_to(call, request)
+        return submit_to(broker, call, request)
 
     def finish(self, request: DirectRequest, result: Any, connection: Connection) -> None:
         """Answer a request whose call is durable, or refused. A lease whose client is gone is returned."""
@@ -164,6 +165,7 @@ class DirectRoute:
         request.hold.end()
         if request.is_gone and lease_returns((result,)):
             request.broker.core.committer.return_leases([result])
+            connection.transport.abort()  # it may be closed on one side only, with answers that are never read
             return
         response = self._response(request, result)
         if response is None:

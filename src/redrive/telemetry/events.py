@@ -141,7 +141,8 @@ def configure(*, json: bool | None = None, level: str | int = "INFO", stream: Te
 
     as_json = os.environ.get(JSON_VARIABLE, "0") not in ("", "0") if json is None else json
     handler = _Handler(stream)
-    handler.setFormatter(_json_formatter() if as_json else _PlainFormatter())
+    handler.own_formatter = _json_formatter() if as_json else _PlainFormatter()
+    handler.setFormatter(handler.own_formatter)
     root.addHandler(handler)
     root.setLevel(level)
     return True
@@ -219,7 +220,7 @@ def together() -> Iterator[None]:
 def _write(log: logging.Logger, level: int, lines: Sequence[_Line]) -> None:
     handlers = list(_handlers_of(log))
     ours = handlers[0] if len(handlers) == 1 else None
-    if isinstance(ours, _Handler) and not log.filters and not ours.filters:
+    if isinstance(ours, _Handler) and not log.filters and not ours.filters and ours.formatter is ours.own_formatter:
         if level >= ours.level:
             ours.write_together(lines)
         return
@@ -241,6 +242,9 @@ def _handlers_of(log: logging.Logger) -> Iterator[logging.Handler]:
 
 class _Handler(logging.StreamHandler[TextIO]):
     """The one that `configure` makes."""
+
+    own_formatter: logging.Formatter | None = None
+    """What `configure` gave it. With another one, events are handled one by one."""
 
     def write_together(self, lines: Sequence[_Line]) -> None:
         """Write events of one logger and level, in writes that a pipe takes whole."""

@@ -78,14 +78,6 @@ class AsyncBrokerBase:
         """Commit one call, without a flow, and return its result. Raises if it was refused."""
         return raise_if_refused(await self._commit(call))
 
-    def submit_to(self, call: Call, receiver: ResultReceiver) -> bool:
-        """Commit one call, without a coroutine. The receiver gets its result. False, and nothing is committed, where
-        the call has to wait for queries that were made before it."""
-        if self._ahead:
-            return False
-        self.core.committer.submit_to(call, receiver)
-        return True
-
     async def run_flow(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""
         try:
@@ -189,3 +181,12 @@ class AsyncBrokerBase:
                 return await asyncio.sleep(0)
             case _:
                 raise AssertionError(step)
+
+
+def submit_to(broker: AsyncBrokerBase, call: Call, receiver: ResultReceiver) -> bool:
+    """Commit one call, without a coroutine. The receiver gets its result. False, and nothing is committed, where the
+    call has to wait for queries that were made before it."""
+    if broker._ahead:
+        return False
+    broker.core.committer.submit_to(call, receiver)
+    return True

@@ -95,7 +95,7 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
 
 
 def _wait_of(call: LeaseCall) -> float:
-    return parse_duration(call.wait, "wait") / SECOND if call.wait else 0.0
+    return 0.0 if call.wait == 0 else parse_duration(call.wait, "wait") / SECOND
 
 
 def _lease_items(call: LeaseCall) -> LeaseItems:

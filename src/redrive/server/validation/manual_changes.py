@@ -66,6 +66,7 @@ def _target(verb: Verb, target: ManualTarget) -> ManualTarget:
     if (target.payload is not None or target.headers is not None) and verb is not Verb.REDRIVE:
         raise InvalidInput(f"{verb} edits nothing; redrive does")
     values.result(target.payload)
+    values.span("delay", target.delay)
     if target == ManualTarget(target.id):
         return target
     return _replace(

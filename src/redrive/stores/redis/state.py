@@ -132,8 +132,7 @@ class RedisState(State):
         """Return ids that begin so; at most one more than a call examines."""
         ids: list[ItemId] = []
         for queue in self._queues_of(where):
-            items = self._session.items_with_prefix(queue, prefix, MAX_EXAMINED + 1 - len(ids))
-            ids += [item.id for item in items if item.id.startswith(prefix)]
+            ids += self._session.ids_with_prefix(queue, prefix, MAX_EXAMINED + 1 - len(ids))
         return ids
 
     def _queues_of(self, where: Filter) -> tuple[str, ...]:

@@ -117,18 +117,19 @@ class Session:
                 break
         return items[:limit]
 
-    def items_with_prefix(self, queue: str, prefix: str, limit: int) -> list[Record]:
-        """Return up to `limit` items of a queue whose ids begin so, or began so before."""
-        bodies: list[str] = []
+    def ids_with_prefix(self, queue: str, prefix: str, limit: int) -> list[ItemId]:
+        """Return up to `limit` ids of items in a queue that begin so."""
+        ids: list[ItemId] = []
         last: int | str = "-inf"
-        while last and len(bodies) < limit:
-            last, found = self._client.run(
-                FIND_PREFIX, [self.keys.meta], [self.keys.root, queue, prefix, last, _SCANNED]
-            )
-            bodies += map(bytes.decode, found)
-        for start in range(0, len(bodies), PAGE):
-            self._read(bodies[start : start + PAGE], ())
-        return [item for body in bodies[:limit] if (item := self.item_at(body)) is not None]
+        while last and len(ids) < limit:
+            arguments: list[Part] = [self.keys.root, queue, prefix, last, _SCANNED]
+            last, found = self._client.run(FIND_PREFIX, [self.keys.meta], arguments)
+            bodies = [body.decode() for body in found]
+            for start in range(0, len(bodies), PAGE):
+                self._read(bodies[start : start + PAGE], ())
+            items = (item for body in bodies if (item := self.item_at(body)) is not None)
+            ids += [item.id for item in items if item.id.startswith(prefix)]
+        return ids[:limit]
 
     def removed_items(self, key: str, limit: int) -> list[Record]:
         """Return up to `limit` items of a deleted queue from `removed:N`."""

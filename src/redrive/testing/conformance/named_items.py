@@ -14,6 +14,8 @@ from redrive.store import Store
 from redrive.testing.conformance.actions import dead_queue, die, find_all, found, kill, take
 from redrive.testing.conformance.suite import Suite
 
+MOVED = 100
+
 
 class NamedItemConformance(Suite):
     """Items that a condition names."""
@@ -60,6 +62,17 @@ class NamedItemConformance(Suite):
             page = broker.find(status="pending", id_prefix=digit, limit=2, order="newest", cursor=page.cursor)
             seen += page.items
         assert [item.value for item in seen] == expected[::-1]
+
+    def test_prefix_finds_all_among_very_many_that_moved(self, broker: Broker) -> None:
+        for name in ("jobs", "others"):
+            broker.create_queue(name)
+        ids = [receipt.id for receipt in broker.put_many("jobs", range(MOVED))]
+        broker.move(ids, "others")
+        moved = {item.id for item in find_all(broker, status="pending", limit=1000)}
+        digit = max("01234567", key=lambda each: sum(id[0] == each for id in moved))
+        expected = {id for id in moved if id[0] == digit}
+        page = {item.id for item in find_all(broker, status="pending", id_prefix=digit, limit=1000)}
+        assert page == expected
 
     def test_words_of_dead_letters_that_are_found_by_another_condition(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 1})
