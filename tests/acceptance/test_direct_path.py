@@ -11,9 +11,10 @@ import contextlib
 import inspect
 import random
 import re
+import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -176,6 +177,15 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
 
     monkeypatch.setattr(DirectRoute, "hand_in", counting)
     return counted
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Two servers in one process do not restore the handlers of signals that both have set."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -158,8 +158,10 @@ class Notifications(ABC, Generic[_C]):
     connection_errors: ClassVar[tuple[type[Exception], ...]]
     """What a connection raises that is lost or cannot be made."""
 
-    def __init__(self, channel: str) -> None:
+    def __init__(self, channel: str, now: Callable[[], float] = time.monotonic) -> None:
+        """`now` gives seconds: what waiters poll by."""
         self.channel = channel
+        self._now = now
         self._wake: Callable[[], None] | None = None
         self.reopen()
 
@@ -169,7 +171,7 @@ class Notifications(ABC, Generic[_C]):
         self._listener: _C | None = None
         self._subscriber: SocketSubscriber | None = None
         self._listening = threading.Lock()
-        self._polled_at = self._listen_from = 0.0
+        self._polled_at, self._listen_from = -POLL_SECONDS, 0.0
         self._publisher = Publisher(self._publish, self._drop_sender)
 
     def publish(self, queues: Iterable[str]) -> None:
@@ -185,27 +187,27 @@ class Notifications(ABC, Generic[_C]):
         with self._listening:
             if self._closed:
                 raise Closed
-            now = time.monotonic()
             found: set[str] = set()
             try:
                 if self._listener is not None:
                     self._ensure_subscriber(self._listener)
                     found = self._receive(self._listener)
-                elif now >= self._listen_from:
+                elif time.monotonic() >= self._listen_from:
                     self._listener = self._connect()
                     self._listen(self._listener)
                     self._ensure_subscriber(self._listener)
                     return None
             except self.connection_errors:
                 self._drop_listener()
-                self._listen_from = now + RETRY_SECONDS
+                self._listen_from = time.monotonic() + RETRY_SECONDS
                 return None
             except BaseException:  # of a signal handler: an answer may be read in part
                 self._drop_listener()
                 raise
             if self._subscriber is not None:
                 self._subscriber.resume()
-            if now - self._polled_at >= POLL_SECONDS:
+            now = self._now()
+            if not 0 <= now - self._polled_at < POLL_SECONDS:  # the clock may be set back
                 self._polled_at = now
                 return None
         return found

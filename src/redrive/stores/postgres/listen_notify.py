@@ -6,7 +6,9 @@ import contextlib
 
 import psycopg
 
+from redrive.clock import Clock
 from redrive.errors import RedriveError
+from redrive.model.duration import SECOND
 from redrive.stores.notifications import Notifications
 from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.session import Connection
@@ -23,9 +25,9 @@ class ListenNotify(Notifications[Connection]):
 
     connection_errors = (psycopg.Error, RedriveError)
 
-    def __init__(self, engine: Engine, channel: str) -> None:
+    def __init__(self, engine: Engine, clock: Clock, channel: str) -> None:
         self._engine = engine
-        super().__init__(channel)
+        super().__init__(channel, lambda: clock.now() / SECOND)
 
     def reopen(self) -> None:
         super().reopen()

@@ -106,7 +106,7 @@ class PostgresStore:
             self._engine.close()
             raise
         self._marks = LowWaterMarks(self._engine, clock)
-        self._notifications = ListenNotify(self._engine, f"redrive/{schema_name}/{self._key}")
+        self._notifications = ListenNotify(self._engine, self.clock, f"redrive/{schema_name}/{self._key}")
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         shared = Batch.has_lanes and all(call.runs_beside_others for call in calls)
