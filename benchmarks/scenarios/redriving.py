@@ -42,8 +42,8 @@ FEED = """
     FROM redrive_item WHERE item_no IN carray(?5)
 """
 COUNTS = """
-    UPDATE redrive_group SET count = count - gone.count FROM (
-        SELECT queue, fingerprint, count(*) AS count FROM redrive_dead_letter WHERE death_no IN carray(?)
+    UPDATE redrive_group SET count = count - gone.removed FROM (
+        SELECT queue, fingerprint, count(*) AS removed FROM redrive_dead_letter WHERE death_no IN carray(?)
         GROUP BY queue, fingerprint) AS gone
     WHERE gone.queue = redrive_group.queue AND gone.fingerprint = redrive_group.fingerprint
 """
