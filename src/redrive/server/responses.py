@@ -21,7 +21,7 @@ from redrive.wire.error_codec import RETRY_AFTER, ErrorBody, error_body, status_
 from redrive.wire.json_views import InstantText
 
 LARGE_ANSWER = 64 * 1024
-"""A body of so many bytes is sent in parts, each once the client has read those before it."""
+"""A body of this many bytes or more is sent in parts, each once the client has read those before it."""
 SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *SAFE_HEADERS)) + b"content-length: "
 _encode = msgspec.json.Encoder().encode

@@ -201,7 +201,7 @@ _reporter = logging.Handler()
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Write the events of this thread within this when it ends: to our handler at once, to others one by one.
+    """Write the events of this thread within this when it ends: to our handler together, to others one by one.
 
     A handler that raises is reported on stderr, as `logging` reports its own, and the next event goes on.
     """

@@ -71,7 +71,7 @@ class Slot:
         return self.pid > 0 and self.left > 0 and not (self.because or self.told_to_stop or self.is_dead)
 
     def has_room(self, depth: int) -> bool:
-        """Whether the child has less than so many items, and none that came through its channel."""
+        """Whether the child has fewer items than this, and none that came through its channel."""
         return len(self.jobs) < depth and not (self.jobs and self._is_alone)
 
     def give(self, job: Job) -> bool:

@@ -17,7 +17,7 @@ from functools import cache
 POLL_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
 _OFFSETS = 2**61 - 1
-"""A prime, so that every digit of an id counts. No two items that run at once are likely to meet."""
+"""A prime, so that every digit of an id counts. Two items that run at the same time hardly ever have the same byte."""
 
 
 class ItemLock:

@@ -83,7 +83,7 @@ class ZygoteProcess:
 
     def receive(self) -> list[Forked | ChildExited]:
         """What it has to say of its children."""
-        told: list[Forked | ChildExited] = []
+        frames: list[Forked | ChildExited] = []
         for frame in self._channel.receive():
             match frame:
                 case ZygoteReady():
@@ -91,8 +91,8 @@ class ZygoteProcess:
                 case StartupFailed(problem):
                     self.problem = problem
                 case Forked() | ChildExited():
-                    told.append(frame)
-        return told
+                    frames.append(frame)
+        return frames
 
     def close(self) -> None:
         """Let it end, with its children, and wait for that."""

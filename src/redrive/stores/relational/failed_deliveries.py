@@ -1,6 +1,6 @@
 """The lane of uniform failures: deliveries that failed, after which items are retried, or dead in place.
 
-It does to many at once what `settle` and `verdicts` do to one, and declines what needs more.
+It does to many together what `settle` and `verdicts` do to one, and declines what needs more.
 """
 
 from __future__ import annotations
