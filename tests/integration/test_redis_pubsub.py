@@ -26,7 +26,7 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS
 @pytest.fixture(autouse=True)
 def _no_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is heard is heard, and not found by the look that is behind it."""
-    monkeypatch.setattr(notifications, "POLL_SECONDS", 1e9)
+    monkeypatch.setattr(notifications, "POLL_EVERY", 10**15)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_whoever_waits_looks_by_himself_each_second(
 ) -> None:
     one = opened(redis_server.url)
     assert one.received() == set()
-    monkeypatch.setattr(notifications, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(notifications, "POLL_EVERY", 0)
     assert one.received() is None
 
 

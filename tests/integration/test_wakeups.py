@@ -20,6 +20,7 @@ from redrive import Broker, connect
 from redrive.broker import notifier
 from redrive.model.duration import HOUR
 from redrive.stores import notifications
+from redrive.testing import FakeClock
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
@@ -34,7 +35,7 @@ def url(request: pytest.FixtureRequest) -> str:
 def _nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who hears something was rung for: nobody asks by himself."""
     monkeypatch.setattr(notifier, "POLL_INTERVAL", HOUR)
-    monkeypatch.setattr(notifications, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(notifications, "POLL_EVERY", HOUR)
     monkeypatch.setattr(notifications, "RETRY_SECONDS", 0.0)
 
 
@@ -188,3 +189,13 @@ def _listens(broker: Broker) -> bool:
     """Somebody waits, and the thread that watches for him has nothing to do but to wait for the bell."""
     core = broker.core
     return _notifications(broker)._subscriber is not None and bool(core.notify._waiters.get("jobs"))
+
+
+def test_waiters_poll_by_the_clock_of_the_store(postgres_url: str) -> None:
+    clock = FakeClock()
+    with connect(postgres_url, clock=clock, maintenance=False) as broker:
+        listener = vars(broker.core.store)["_notifications"]
+        while listener.received() is None:  # it connects, and polls
+            pass
+        clock.advance("1h")
+        assert listener.received() is None

@@ -19,10 +19,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from redrive.errors import Closed
+from redrive.model.duration import SECOND
 
 PAUSE_SECONDS = 0.01
 """How far apart two notices are at least: what arrives between them is told together."""
-POLL_SECONDS = 1.0
+POLL_EVERY = SECOND
 """Notifications may be lost with a connection. Waiters poll at this interval."""
 RETRY_SECONDS = 0.25
 """Time between two tries to connect the listener."""
@@ -158,8 +159,8 @@ class Notifications(ABC, Generic[_C]):
     connection_errors: ClassVar[tuple[type[Exception], ...]]
     """What a connection raises that is lost or cannot be made."""
 
-    def __init__(self, channel: str, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` gives seconds: what waiters poll by."""
+    def __init__(self, channel: str, now: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
+        """`now` gives microseconds: what waiters poll by."""
         self.channel = channel
         self._now = now
         self._wake: Callable[[], None] | None = None
@@ -171,7 +172,8 @@ class Notifications(ABC, Generic[_C]):
         self._listener: _C | None = None
         self._subscriber: SocketSubscriber | None = None
         self._listening = threading.Lock()
-        self._polled_at, self._listen_from = -POLL_SECONDS, 0.0
+        self._polled_at: int | None = None
+        self._listen_from = 0.0
         self._publisher = Publisher(self._publish, self._drop_sender)
 
     def publish(self, queues: Iterable[str]) -> None:
@@ -207,7 +209,7 @@ class Notifications(ABC, Generic[_C]):
             if self._subscriber is not None:
                 self._subscriber.resume()
             now = self._now()
-            if not 0 <= now - self._polled_at < POLL_SECONDS:  # the clock may be set back
+            if self._polled_at is None or not 0 <= now - self._polled_at < POLL_EVERY:  # the clock may be set back
                 self._polled_at = now
                 return None
         return found

@@ -8,7 +8,6 @@ import psycopg
 
 from redrive.clock import Clock
 from redrive.errors import RedriveError
-from redrive.model.duration import SECOND
 from redrive.stores.notifications import Notifications
 from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.session import Connection
@@ -27,7 +26,7 @@ class ListenNotify(Notifications[Connection]):
 
     def __init__(self, engine: Engine, clock: Clock, channel: str) -> None:
         self._engine = engine
-        super().__init__(channel, lambda: clock.now() / SECOND)
+        super().__init__(channel, clock.now)
 
     def reopen(self) -> None:
         super().reopen()
