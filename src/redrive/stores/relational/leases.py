@@ -87,8 +87,8 @@ def _lock_gates(batch: Batch, names: Iterable[str]) -> None:
     All rows that this transaction changes are locked here, in order, so that concurrent ones do not deadlock. A gate
     that is shut stays shut, regardless of what others lease.
     """
-    rows = [batch.by_name[name] for name in names if name in batch.by_name]
-    counting = (row for row in rows if counts_leases(row.queue.gates))
+    gated = [row for name in names if (row := batch.by_name.get(name)) is not None and row.queue.gates]
+    counting = [row for row in gated if counts_leases(row.queue.gates)]
     keys = {row.key for row in counting if shut_gate(row.queue.gates, batch.now) is None}
     if keys:
         locked = batch.execute(_LOCK_GATES, (batch.table(sorted(keys | batch.replying)),)).fetchall()
@@ -170,7 +170,7 @@ def _lease(
         leases.append(lease)
         if row.records_success:
             feed.append_event(batch, FeedKind.LEASED, queue, item_no, id_suffix)
-    if counts_leases(gates):
+    if gates and counts_leases(gates):
         batch.set_gates(row, count_leases(gates, [lease.id for lease in leases]))
     return Leased(leases)
 
