@@ -18,7 +18,7 @@ from redrive.errors import QueueNotFound
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_at, shut_gate
-from redrive.model.ids import ItemId, Token, make_id, make_token
+from redrive.model.ids import make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
@@ -73,10 +73,13 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
         limit = sum(calls[index].limit for index in members)
         leased = _lease(batch, row, limit, worker, timeout, ignore_overdue)
         leases = leased.leases
+        if len(members) == 1:
+            results[members[0]] = leased
+            continue
         start = 0
         for index in members:
             end = start + calls[index].limit
-            results[index] = leased if len(members) == 1 else Leased(leases[start:end], leased.overdue, leased.next_at)
+            results[index] = Leased(leases[start:end], leased.overdue, leased.next_at)
             start = end
     return results
 
@@ -145,10 +148,9 @@ def _lease(
         rank, _, _, item_no, id_suffix, payload, content_type, headers, put_at, deliveries, attempts, failures, losses,
         redrives, first_leased_at, expire_deadline, overrides,
     ) in head:  # fmt: skip
-        id = f"{id_suffix:016x}{item_no:016x}"
         lease = Lease(
-            ItemId(id),
-            Token(f"{id}{keys[item_no]:016x}"),
+            make_id(item_no, id_suffix),
+            make_token(item_no, id_suffix, keys[item_no]),
             queue,
             payload,
             content_type or JSON,

@@ -228,7 +228,7 @@ def _write_plain(batch: Batch, group: _InsertBatch, payloads: list[bytes]) -> li
     receipts: list[Receipt] = []
     for number in range(first, first + count):
         salt = (salt + SALT_STEP) & SALT_MASK
-        receipts.append(Receipt(ItemId(f"{salt << PARTITION_BITS:016x}{number:016x}")))
+        receipts.append(Receipt(make_id(number, salt << PARTITION_BITS)))
         if row.records_success:
             feed.append_event(batch, FeedKind.PUT, row.queue.name, number, salt << PARTITION_BITS)
     return receipts
