@@ -184,8 +184,7 @@ class Batch:
         self._ended: list[int] = []
         """Numbers of items that ended and may have moved before."""
         self.now = now
-        self.queues = queues
-        self.by_name, self.by_key = queues.by_name, queues.by_key
+        self.queues, self.by_name, self.by_key = queues, queues.by_name, queues.by_key
         self.numbers = numbers
         self.namespace = namespace
         self.namespace_key = queues.namespace_key
