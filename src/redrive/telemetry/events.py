@@ -103,7 +103,7 @@ class Log:
         if not self._stdlib.isEnabledFor(level):
             return
         if (lines := _waiting.lines) is not None:
-            lines.append(_Line(self._stdlib, level, *_formed(event, fields)))
+            lines.append(_Line(self._stdlib, level, *_formed_again(event, fields)))
         else:
             (self._bound or self._bind()).log(level, event, **fields)
 
@@ -253,10 +253,8 @@ class _Handler(logging.StreamHandler[TextIO]):
         room = MAX_WRITE_BYTES
         self.acquire()
         try:
-            for line in lines:
-                record.msg = line.text
-                record.__dict__.update(line.extra)
-                text = self.format(record) + self.terminator
+            for formatted in self._formatted(record, lines):
+                text = formatted + self.terminator
                 size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
                 if chunk and size > room:
                     self._write(record, chunk)
@@ -266,6 +264,18 @@ class _Handler(logging.StreamHandler[TextIO]):
             self._write(record, chunk)
         finally:
             self.release()
+
+    def _formatted(self, record: logging.LogRecord, lines: Iterable[_Line]) -> Iterator[str]:
+        """Each event as its record would be formatted."""
+        if isinstance(self.formatter, _PlainFormatter):
+            record.msg = ""
+            head = self.format(record)
+            yield from (head + _indented(line.text) for line in lines)
+            return
+        for line in lines:
+            record.msg = line.text
+            record.__dict__.update(line.extra)
+            yield self.format(record)
 
     def _write(self, record: logging.LogRecord, texts: Sequence[str]) -> None:
         try:
@@ -290,7 +300,11 @@ class _PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """A line; of what has several, such as a traceback, the others are indented: none looks like one of ours."""
-        return visible(super().format(record), "\n\t").replace("\n", "\n    ")
+        return _indented(super().format(record))
+
+
+def _indented(text: str) -> str:
+    return visible(text, "\n\t").replace("\n", "\n    ")
 
 
 def _json_formatter() -> logging.Formatter:
@@ -341,6 +355,34 @@ def _formed(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, An
             shown[name], written = _shown(value, limit)
             line += f" {name}={written}"
     return f"{event}{line}", {"event": event, "fields": shown}
+
+
+def _formed_again(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The same of one event of many, which often differ in an id, their first field, and in nothing else."""
+    names, values = tuple(fields), tuple(fields.values())
+    if not names or not isinstance(values[0], str) or not _IS_ID(values[0]) or not _are_short(values):
+        return _formed(event, fields)
+    name, id = names[0], values[0]
+    event, line, others = _remembered_fields(event, names[1:], *values[1:])
+    return f"{event} {name}={id}{line}", {"event": event, "fields": {name: id, **others}}
+
+
+def _are_short(values: Sequence[Any]) -> bool:
+    """Whether these may be remembered: texts, whole numbers and truth values, none of them long."""
+    for value in values:
+        if isinstance(value, str):
+            if len(value) > MAX_REMEMBERED_CHARS:
+                return False
+        elif not isinstance(value, int | None):  # 0.0 is equal to -0.0, and not written so
+            return False
+    return True
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _remembered_fields(event: str, names: Sequence[str], *values: Any) -> tuple[str, str, Mapping[str, Any]]:
+    """The event, its line without it, and the fields."""
+    line, extra = _formed(event, dict(zip(names, values, strict=True)))
+    return extra["event"], line.removeprefix(extra["event"]), extra["fields"]
 
 
 def _shown(value: Any, limit: int) -> tuple[Any, str]:
