@@ -117,7 +117,7 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
 )
 _EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
 _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
-INSERT_FINISHED = f"""
+_INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
@@ -351,7 +351,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     status, ended_at = (item_row.status.value, item_row.ended_at) if dropped_at is None else (DROPPED, dropped_at)
     ended = (item_row.item_no, item_row.queue, status, ended_at, dead_reason, archived_from, held_by, *result)
-    batch.write(INSERT_FINISHED, (*ended, *state_values(item_row)))
+    batch.write(_INSERT_FINISHED, (*ended, *state_values(item_row)))
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))
