@@ -291,7 +291,7 @@ def test_traceback_of_equal_code_names_its_own_file_and_text() -> None:
     for path, text in (("/srv/one.py", "first"), ("/srv/two.py", "second"), ("/srv/one.py", "third")):
         program: dict[str, Any] = {}
         exec(compile(source, path, "exec"), program)
-        with pytest.raises(ValueError) as raised:
+        with pytest.raises(ValueError, match=text) as raised:
             program["work"](text)
         failure = failure_from_exception(raised.value)
         tracebacks.append(failure.traceback or "")

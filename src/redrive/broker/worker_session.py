@@ -40,7 +40,7 @@ MAX_WORKER_LEASES = 100_000
 """Leases of one worker that are looked for."""
 
 
-class Completed(msgspec.Struct, frozen=True, tag=True):
+class Completed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The work is done. `puts` are put in the same transaction. The result can be read for `keep` from now."""
 
     result: Result | None = None
@@ -48,27 +48,27 @@ class Completed(msgspec.Struct, frozen=True, tag=True):
     keep: int | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It went wrong. With `after`, it is tried again after that time, if it has attempts left: the handler asked so."""
 
     failure: Failure
     after: int | None = None
 
 
-class Released(msgspec.Struct, frozen=True, tag=True):
+class Released(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The handler gave it back: counted, and at the tail."""
 
     delay: int = 0
     note: str | None = None
 
 
-class Returned(msgspec.Struct, frozen=True, tag=True):
+class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It never ran, or what cut it short was not its fault: not counted, and in its old place."""
 
     note: str | None = None
 
 
-class Buried(msgspec.Struct, frozen=True, tag=True):
+class Buried(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It is dead, whatever the counters say."""
 
     reason: DeadReason = DeadReason.BURIED
@@ -78,7 +78,7 @@ class Buried(msgspec.Struct, frozen=True, tag=True):
     """Where it goes instead of where the queue's dead go."""
 
 
-class Lost(msgspec.Struct, frozen=True, tag=True):
+class Lost(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It took its worker with it, or its worker is gone: one loss, without waiting for the lease to run out."""
 
     failure: Failure | None = None

@@ -53,7 +53,7 @@ _FAILURES = (_FAILED, OutcomeKind.EXTRA_FAILED)
 _RETRIED, _DROPPED = Status.FAILED, OnDead.DROP
 
 
-class RetryVerdict(msgspec.Struct, frozen=True, tag=True):
+class RetryVerdict(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Try it again after `delay`. *failed* waits for a retry; *pending* goes to the tail."""
 
     delay: int = 0
@@ -67,7 +67,7 @@ class RetryVerdict(msgspec.Struct, frozen=True, tag=True):
         return cls(parse_duration(delay, "delay"), Status.FAILED)
 
 
-class Dead(msgspec.Struct, frozen=True, tag=True):
+class Dead(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It is dead: it goes `to` another queue, stays, or is dropped where that was asked for."""
 
     reason: DeadReason = DeadReason.BURIED

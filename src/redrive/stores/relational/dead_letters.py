@@ -252,8 +252,11 @@ def write_search_terms(batch: Batch) -> None:
     contents = batch.execute(_CONTENTS, (batch.table([each.item_no for each in unindexed.values()]),)).fetchall()
     # SQLite returns NULL for a substring of an empty payload.
     by_number = {item_no: (payload or b"", content_type or JSON) for item_no, payload, content_type in contents}
-    for death_no, (item_no, error_type, text) in unindexed.items():
-        batch.write(_INSERT_TERMS, (death_no, stored(search_terms_of(error_type, text, *by_number[item_no]))))
+    rows = [
+        (death_no, stored(search_terms_of(error_type, text, *by_number[item_no])))
+        for death_no, (item_no, error_type, text) in unindexed.items()
+    ]
+    batch.write_all(_INSERT_TERMS, rows)
     unindexed.clear()
 
 
