@@ -18,7 +18,7 @@ from redrive import App, Broker, Context, connect
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
-from redrive.telemetry import events
+from redrive.telemetry import event_line, events
 from redrive.worker import Worker
 
 SECRET = "hunter2hunter2"
@@ -189,7 +189,7 @@ def test_ids_are_no_secrets(log: events.Log) -> None:
     for alphabet in ("0123456789", "0123456789abcdef", "45", "abcdef", "4a"):
         for _ in range(200):
             text = "".join(draw.choices(alphabet, k=32))
-            assert events._safe_text(text, events.MAX_VALUE_BYTES) == (text, text)
+            assert event_line._safe_text(text, event_line.MAX_VALUE_BYTES) == (text, text)
 
 
 def test_lines_of_a_transaction_are_one_write(log: events.Log) -> None:
@@ -259,7 +259,7 @@ def test_levels_and_filters_hold_for_lines_together(log: events.Log) -> None:
 
 
 def test_disabled_level_forms_nothing(log: events.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_shown", lambda *_: pytest.fail("looked at"))
+    monkeypatch.setattr(event_line, "_shown", lambda *_: pytest.fail("looked at"))
     with bare_logging() as root:
         root.setLevel(logging.ERROR)
         with events.together():

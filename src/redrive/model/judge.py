@@ -46,7 +46,7 @@ class OutcomeKind(StrEnum):
         return self in _FAILURES
 
 
-# Every failure is judged, and to look up a member of an enumeration takes 0.1 µs on Python 3.11.
+# Every failure is judged, and a member of an enumeration takes 0.1 µs to find on Python 3.11.
 _FAILED, _LOST, _RETURNED = OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RETURNED
 _EXPIRED, _BURIED = OutcomeKind.EXPIRED, OutcomeKind.BURIED
 _FAILURES = (_FAILED, OutcomeKind.EXTRA_FAILED)
