@@ -91,8 +91,13 @@ class AsyncBrokerBase:
             step = next(flow)
             while True:
                 try:
-                    if step.__class__ is CommitCalls and len(step.calls) == 1:
-                        answer = (await self._commit(step.calls[0]),)
+                    if step.__class__ is CommitCalls and len(step.calls) == 1 and not self._ahead:
+                        future = self.core.committer.submit(step.calls[0])
+                        try:
+                            answer = (await future,)
+                        except asyncio.CancelledError:
+                            self.core.committer.return_unclaimed_leases(future)
+                            raise
                     else:
                         answer = await self._take(step)
                 except RedriveError as error:
@@ -150,19 +155,9 @@ class AsyncBrokerBase:
         """What may take its time, out of the way of the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
-    async def _commit(self, call: Call) -> Any:
-        """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
-        if self._ahead:
-            await self._answered()
-        future = self.core.committer.submit(call)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self.core.committer.return_unclaimed_leases(future)
-            raise
-
     async def _commit_together(self, calls: Sequence[Call]) -> Commit:
-        """The same for several calls, in one transaction."""
+        """Commit calls in one transaction. If this coroutine is cancelled the moment leases come in, they are given
+        back."""
         if self._ahead:
             await self._answered()
         future = self.core.committer.submit_many(calls)
