@@ -362,7 +362,7 @@ EXHAUSTED = Dead(DeadReason.RETRIES_EXHAUSTED)
 
 def alike(queue: str, *verdicts: Any, before: int = 0, in_a_row: int = 1) -> MakeCalls:
     """Failures of three kinds, so many in a row, with these verdicts in turn, some with a note, of items that failed
-    `before`."""
+    `before`, and were lost once."""
 
     def make(broker: Broker) -> list[Call]:
         now = version(broker, queue)
@@ -370,6 +370,10 @@ def alike(queue: str, *verdicts: Any, before: int = 0, in_a_row: int = 1) -> Mak
         for _ in range(before):
             for lease in held:
                 broker.fail(lease, "before", verdict=RetryVerdict(0))
+            held = broker.lease(queue, MANY, worker="w")
+        if before:
+            lost = [Settle(lease.token, OutcomeKind.LOST, TAIL, now, worker_is_gone=True) for lease in held]
+            broker.core.store.commit(lost, broker.core.clock.now())
             held = broker.lease(queue, MANY, worker="w")
         return [
             Settle(
@@ -413,6 +417,7 @@ def compare_failures(name: str, twins: LaneTwins) -> None:
     furnish(twins)
     twins.compare_lane(ALIKE[name])
     twins.compare_lane(ALIKE[name])  # and once more, with groups and counts that are there
+    twins.ask("words", lambda _, broker: broker.find(words="bang"))
     for broker in twins.brokers:
         broker.close()
     assert twins.failed_together == 2 * MANY, "the lane was not taken"
