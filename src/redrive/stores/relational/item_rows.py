@@ -82,6 +82,16 @@ class ItemRow(msgspec.Struct, gc=False):
         return make_id(self.item_no, self.id_suffix)
 
     @property
+    def is_dead_letter(self) -> bool:
+        """As in Record."""
+        return self.death_no is not None and self.status is not Status.ARCHIVED
+
+    @property
+    def lies_in_dead_queue(self) -> bool:
+        """Whether it is a dead letter that is not dead itself."""
+        return self.is_dead_letter and self.status is not Status.DEAD and not self.was_dead
+
+    @property
     def held_by(self) -> tuple[str, ...]:
         return holder_names(self.holders)
 
