@@ -258,9 +258,9 @@ class Batch:
         self.changes += len(rows)
         self._unwritten.setdefault(Stage.INSERT_STATE, {}).setdefault(statement, []).extend(rows)
 
-    def write_last(self, statement: str, values: tuple[Any, ...]) -> None:
-        """Write a row at the end of the transaction: nothing in it reads such rows."""
-        self._left.setdefault(statement, []).append(values)
+    def write_last(self, statement: str, *rows: tuple[Any, ...]) -> None:
+        """Write rows at the end of the transaction: nothing in it reads such rows."""
+        self._left.setdefault(statement, []).extend(rows)
 
     def flush(self) -> None:
         """Execute the pending writes."""
