@@ -18,8 +18,8 @@ from functools import cache
 POLL_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
 RENEWED_SECONDS = 3600.0
-"""A file that is used looks no older than this: programs that tidy temporary folders remove what is days old, and a lock
-on a file that was removed keeps nobody out."""
+"""A file that is used looks no older than this: programs that tidy temporary folders remove what is days old. A lock on
+a file that was removed keeps no other process out."""
 _OFFSETS = 2**61 - 1
 """A prime, so that every digit of an id counts. Two items that run at the same time hardly ever have the same byte."""
 
