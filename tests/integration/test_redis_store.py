@@ -75,9 +75,11 @@ from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.stores.memory import MemoryStore
 from redrive.stores.redis import redis_client
+from redrive.stores.redis import store as redis_store
 from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
+from redrive.stores.rules.state import State
 from redrive.testing import FakeClock
 from redrive.testing.conformance.gates import change_of
 
@@ -350,7 +352,7 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_dead_item_that_is_l
 ) -> None:
     store = opened()
     keys = store._keys
-    store.commit([CreateQueue("jobs", QueueSettings())])
+    store.commit([CreateQueue("jobs", QueueSettings(search=False))])
     ((receipt,),) = store.commit([Put("jobs", (item(),))]).results
     with contextlib.closing(redis_server.client()) as client:
         client.hset(keys.meta, "format", FIRST_FORMAT)
@@ -396,7 +398,7 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
 ) -> None:
     store = opened()
     keys = store._keys
-    store.commit([CreateQueue("jobs", QueueSettings())])
+    store.commit([CreateQueue("jobs", QueueSettings(search=False))])
     ((first,), (second,)) = store.commit([Put("jobs", (item(),)), Put("jobs", (item(),))]).results
     with contextlib.closing(redis_server.client()) as client:
         client.hset(keys.meta, "format", FIRST_FORMAT)
@@ -407,6 +409,31 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
         assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
         store.commit([ManualChange(verb, (ManualTarget(second.id),), "me")])
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
+@pytest.mark.parametrize("by_script", [True, False])
+def test_words_of_an_older_namespace_are_found_and_its_format_is_raised_by_the_first_death_without_stored_ones(
+    by_script: bool, opened: Opened, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Format 7 stored the words of every death."""
+    store = opened()
+    keys = store._keys
+    version, (first, second) = leases(store, "jobs", 2)
+    with contextlib.closing(redis_server.client()) as client, monkeypatch.context() as patch:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        patch.setattr(redis_store, "is_fast_path", lambda call: False)
+        patch.setattr(RedisState, "index_words", State.index_words)
+        store.commit([bury(first, version, note="timeout")])
+        (stored,) = client.scan_iter(f"{keys.root}w:*")
+        assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+        patch.undo()
+        if not by_script:
+            patch.setattr(redis_store, "is_fast_path", lambda call: False)
+        store.commit([bury(second, version, note="timeout")])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+        assert list(client.scan_iter(f"{keys.root}w:*")) == [stored]
+    found = store.read(FindItems(Filter(words="timeout"), limit=10)).items
+    assert {each.id for each in found} == {first.id, second.id}
 
 
 def test_format_of_an_older_namespace_is_raised_by_the_first_gate(opened: Opened, redis_server: Server) -> None:
