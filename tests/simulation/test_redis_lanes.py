@@ -29,7 +29,7 @@ from tests.simulation.test_lanes import (
 from tests.simulation.twins import Ask, Twins, opens
 from tests.sizes import THOROUGH
 
-from redrive import Broker
+from redrive import Broker, Dead, DeadReason
 from redrive.contract import Call
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, ReturnLease, Settle
 from redrive.contract.queries import ReadFeed
@@ -184,6 +184,28 @@ def deaths_of_letters(broker: Broker) -> list[Call]:
 def test_dead_letters_that_die_again_change_their_groups_as_the_rules_say(twins: ScriptTwins) -> None:
     furnish(twins)
     twins.compare(deaths_of_letters)
+    assert not twins.followed[0], "the script was not taken"
+
+
+def notes_alone(broker: Broker) -> list[Call]:
+    """Deaths and releases that differ in their notes only, or have none."""
+    now, notes = version(broker, "plain"), ["ada", "bob", None, ""]
+    return [
+        Settle(lease.token, kind, verdict, now, note=notes[place % 4])
+        for place, (lease, (kind, verdict)) in enumerate(zip(leases(broker, "plain"), OTHER_ENDS * 4, strict=True))
+    ]
+
+
+OTHER_ENDS: list[tuple[OutcomeKind, Any]] = [
+    (OutcomeKind.BURIED, Dead(DeadReason.BURIED)),
+    (OutcomeKind.RELEASED, TAIL),
+    (OutcomeKind.RELEASED, Dead(DeadReason.MAX_ATTEMPTS)),
+]
+
+
+def test_notes_are_kept_apart(twins: ScriptTwins) -> None:
+    furnish(twins)
+    twins.compare(notes_alone)
     assert not twins.followed[0], "the script was not taken"
 
 

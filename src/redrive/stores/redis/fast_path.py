@@ -84,8 +84,8 @@ class FastPathBatch:
         self.lease_groups: dict[int, list[int]] = {}
         """Leases that differ only in their limit, by the position of the first. A group is one lease for the script."""
         self._args: list[Part] = []
-        self._records: dict[tuple[Any, ...], tuple[int, int]] = {}
-        """Arguments of the feed entry and the death of uniform failures, encoded once."""
+        self._records: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        """What `_records_of` returns for uniform failures, which is encoded once."""
         self._encoded: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         last: dict[str, tuple[int, list[int]]] = {}
         for position, call in enumerate(calls):
@@ -200,23 +200,21 @@ class FastPathBatch:
     def _encode_settle(self, call: Settle) -> tuple[Any, ...]:
         event = DELIVERY_ENDS[call.outcome_kind].event
         entry = HistoryEntry(Instant(0), event, "", 0, failure=call.failure, note=call.note)
-        feed_entry, death = self._records_of(call)
+        feed_entry, *death = self._records_of(call)
         ending = (
             *(*_token_parts(call.token), call.outcome_kind, call.version, call.worker_is_gone),
             *(self._history(entry), feed_entry),
         )
-        verdict, failure = call.verdict, call.failure
-        if isinstance(verdict, RetryVerdict):
-            held_by = encode_held(add_lasting((), verdict.held_by)) or False
-            return "retry", *ending, verdict.status, verdict.delay, held_by
-        fingerprint = cause_of(verdict.reason, failure, call.note).fingerprint
-        return "die", *ending, death, fingerprint, verdict.reason in EXHAUSTED_REASONS
+        verdict = call.verdict
+        if isinstance(verdict, Dead):
+            return "die", *ending, *death, verdict.reason in EXHAUSTED_REASONS
+        held_by = encode_held(add_lasting((), verdict.held_by)) or False
+        return "retry", *ending, verdict.status, verdict.delay, held_by
 
-    def _records_of(self, call: Settle) -> tuple[int, int]:
-        """Return the arguments of the feed entry and of the death; 0 if it does not die."""
+    def _records_of(self, call: Settle) -> tuple[Any, ...]:
+        """Return the argument of the feed entry; of a death also that of the death record, and the fingerprint."""
         failure, verdict = call.failure, call.verdict
-        reason = verdict.reason if isinstance(verdict, Dead) else None
-        alike: tuple[Any, ...] = call.outcome_kind, reason, call.note
+        alike: tuple[Any, ...] = call.outcome_kind, verdict.reason if isinstance(verdict, Dead) else None, call.note
         if failure is not None:
             alike = *alike, failure.type, failure.text, failure.error_class, failure.fingerprint
         known = self._records.get(alike)
@@ -224,20 +222,19 @@ class FastPathBatch:
             known = self._records[alike] = self._encode_records(call)
         return known
 
-    def _encode_records(self, call: Settle) -> tuple[int, int]:
+    def _encode_records(self, call: Settle) -> tuple[Any, ...]:
         failure, verdict = call.failure, call.verdict
-        details: dict[str, Any] = {"number": 0, "at": 0}
+        entry: dict[str, Any] = {"number": 0, "at": 0}
         if failure is not None:
-            details |= {"error_class": failure.error_class, "fingerprint": failure.fingerprint}
-        if isinstance(verdict, RetryVerdict):
-            title = call.note if failure is None else failure.title
-            details |= {"kind": call.outcome_kind} if title is None else {"kind": call.outcome_kind, "title": title}
-            return self._argument(_open_map(details, 2)), 0
-        reason = verdict.reason
-        cause = cause_of(reason, failure, call.note)
-        details |= {"kind": FeedKind.DEAD, "title": cause.title, "reason": reason}
-        death = {"reason": reason, "namespace": self._namespace, "store": self._store, "cause": cause}
-        return self._argument(_open_map(details, 2)), self._argument(_open_map(death, 5))
+            entry |= {"error_class": failure.error_class, "fingerprint": failure.fingerprint}
+        if isinstance(verdict, Dead):
+            reason, cause = verdict.reason, cause_of(verdict.reason, failure, call.note)
+            entry |= {"kind": FeedKind.DEAD, "title": cause.title, "reason": reason}
+            death = {"reason": reason, "namespace": self._namespace, "store": self._store, "cause": cause}
+            return self._argument(_open_map(entry, 2)), self._argument(_open_map(death, 5)), cause.fingerprint
+        title = call.note if failure is None else failure.title
+        entry |= {"kind": call.outcome_kind} if title is None else {"kind": call.outcome_kind, "title": title}
+        return (self._argument(_open_map(entry, 2)),)
 
     def _encode_put(self, put: Put, suffixes: list[str]) -> tuple[Any, ...]:
         first = len(self._args) + _FIRST_ARGUMENT

@@ -1,6 +1,6 @@
 -- Settled deliveries after which the item stays in its queue, and what completions share with them.
--- Defines: has_left, left_bodies, has_left_settle, find_leased, settled_answer, end_lease, check_settle, end_delivery; retry,
--- return_lease, extend.
+-- Defines: has_left, left_bodies, has_left_settle, find_leased, settled_answer, end_lease, check_settle, end_delivery;
+-- retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
 -- queue, {5} if it is left to the rules because the item was leased although it is dead, its death needs more, or a call
