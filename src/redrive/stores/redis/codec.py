@@ -221,8 +221,8 @@ def encode_state(item: Record) -> bytes:
     return encode(state)
 
 
-def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Record, Loaded]:
-    """Return an item as the rules have it, and what was read of it."""
+def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
+    """Return an item as the rules have it."""
     put_at, suffix, content = decode_content(raw[0])
     state = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
     entries = tuple(map(decode_entry, raw[2]))
@@ -264,7 +264,7 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Rec
     )
     if with_words:
         record.words = read_words(record, raw)
-    return record, as_loaded(record)
+    return record
 
 
 def has_unread_words(item: Record) -> bool:

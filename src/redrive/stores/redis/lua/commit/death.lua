@@ -84,8 +84,8 @@ local function write_death(body, state, id, packed)
   redis.call('RPUSH', root .. 'd:' .. body, packed .. queue_and_id(state.q, id) .. rest)
 end
 
--- {'die', … as in settle.lua, argument of the death, fingerprint, whether it was tried as often as its limits say}. The
--- entries of the feed and of the death lack the fields that are known here.
+-- {'die', … as in settle.lua, argument of the death, fingerprint, whether it was tried as often as its limits say}.
+-- The entry of the feed and the death lack the fields that are known here.
 local function die(call)
   local body, state = check_settle(call)
   if not body then

@@ -1,5 +1,6 @@
 -- The state of an item, the sorted sets that it is in, and entries of the feed.
--- Defines: queue_and_id, add_packed_feed_entry, add_feed_entry; fetched_states, save_state, save_settled_state, index_item; is_removed.
+-- Defines: queue_and_id, add_packed_feed_entry, add_feed_entry; fetched_states, save_state, save_settled_state,
+-- index_item; is_removed.
 
 -- Fields in MessagePack, which are appended to a map whose head counts them already.
 local function queue_and_id(queue, id)

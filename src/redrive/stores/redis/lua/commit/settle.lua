@@ -3,8 +3,8 @@
 -- retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
--- queue, {5} if it is left to the rules because the item was leased although it is dead, its death needs more, or a call
--- before it was left, and {1, …} if it is done.
+-- queue, {5} if it is left to the rules because the item was leased although it is dead, its death needs more, or a
+-- call before it was left, and {1, …} if it is done.
 
 -- Whether a call was left to the rules. Leases, which come after it, are then left too, and so are calls with another
 -- token of a leased item: what they are refused with is what the item is then.
