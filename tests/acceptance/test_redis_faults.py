@@ -77,8 +77,8 @@ def far_url(url: str, server: Server, proxy: RedisProxy) -> str:
 
 @pytest.fixture
 def far(far_url: str) -> Iterator[Broker]:
-    """A broker behind the proxy, with connections open, on a server that knows all scripts. A death moves its item, which
-    is done under the lock."""
+    """A broker behind the proxy, with connections open, on a server that knows all scripts. A death moves its item,
+    which is done under the lock."""
     with connect(far_url, maintenance=False) as broker:
         broker.create_queue("dead")
         broker.create_queue("jobs", keep_completed="1h", dead_queue="dead")
