@@ -236,6 +236,20 @@ def test_failure_without_a_verdict_is_refused(store: RedisStore) -> None:
     assert store.read(GetStats("jobs")).pending == 0
 
 
+def test_history_of_an_item_that_failed_outside_while_it_was_leased_is_removed_with_it(
+    redis_url: str, redis_server: Server
+) -> None:
+    with connect(redis_url) as broker, contextlib.closing(redis_server.client()) as client:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1, idempotency_key="k")
+        (lease,) = broker.lease("jobs")
+        assert broker.put_failed("jobs", 1, "outside", idempotency_key="k").duplicate
+        histories = f"*{redis_url.partition('prefix=')[2]}*:h:*"
+        assert len(list(client.scan_iter(histories))) == 1
+        broker.complete(lease)
+        assert list(client.scan_iter(histories)) == []
+
+
 def test_feed_tells_an_empty_note_as_it_is(store: RedisStore) -> None:
     version, (lease,) = leases(store, "jobs", 1)
     store.commit([Settle(lease.token, OutcomeKind.RELEASED, RetryVerdict(0, Status.PENDING), version, note="")])

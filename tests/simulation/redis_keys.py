@@ -2,8 +2,8 @@
 
 Values are shown decoded, since scripts and programs write the fields of a value in different orders. Numbers are
 allocated in an order that is no promise, so each is shown as its place among those of its kind. Left out are the keys
-of tokens, the random digits of ids, counts of 0, the last number, the epoch, and `k` of states, which is checked. The
-entries of the feed of one instant are in the order of their items.
+of tokens, the random digits of ids, counts of 0, the last number and the epoch. The entries of the feed of one instant
+are in the order of their items.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _unpack = msgspec.msgpack.decode
 _ASIDE = b"aside "
 _LEFT_OUT = (b"next", b"epoch")
 _OF_ITEMS = ("c", "s", "h", "d", "w", "y")
+_BY_RULES = ("operations", "operation_order", "operation_items", "active_operations", "moving", "audit")
+"""Keys that no script writes, with ids and numbers in them."""
 _BY_INSTANT = ("waiting", "expiring", "completed", "dead", "archived", "dropped")
 _BY_DEATH = ("dead_letters", "archived_dead_letters", "group")
 _BY_ID = ("all", "held", "removed")
@@ -47,16 +49,16 @@ def all_keys(server: Server, prefix: str) -> list[Any]:
     """Return the name, without what is common to all, and the value of each."""
     root = f"{{{prefix}:default}}:"
     with closing(server.client()) as client:
-        names = [name.decode() for name in client.scan_iter(f"{root}*", count=1000)]
-        found = {name.removeprefix(root): _value(client, root, name) for name in names}
+        names = [name.decode().removeprefix(root) for name in client.scan_iter(f"{root}*", count=1000)]
+        found = {name: _value(client, root + name, _kind_of(name)) for name in names if _kind_of(name) not in _BY_RULES}
     _add_states_of_new_items(found)
     _check_marks(found)
     numbers = _Numbers(found)
     return sorted((numbers.name(name), numbers.value(name, value)) for name, value in found.items())
 
 
-def _value(client: Redis, root: str, name: str) -> Any:
-    decode = DECODERS.get(_kind_of(name.removeprefix(root)), lambda raw: raw)
+def _value(client: Redis, name: str, kind: str) -> Any:
+    decode = DECODERS.get(kind, lambda raw: raw)
     read: dict[bytes, Callable[[], Any]] = {
         b"string": lambda: decode(client.get(name)),  # type: ignore[arg-type]
         b"list": lambda: list(map(decode, client.lrange(name, 0, -1))),  # type: ignore[arg-type]
@@ -88,7 +90,8 @@ def _check_marks(found: dict[str, Any]) -> None:
     """An item whose state does not say that it has more keys is removed without a look at them."""
     for name in found:
         if _kind_of(name) in ("h", "d", "w", "y"):
-            assert found[f"s:{name.partition(':')[2]}"].k, f"{name} would be left behind"
+            state = found[f"s:{name.partition(':')[2]}"]
+            assert state.k, f"{name} would be left behind: {state}"
 
 
 class _Numbers:
@@ -102,9 +105,13 @@ class _Numbers:
         queues = {state.q for state in states}
         self._positions = {queue: _places(state.n for state in states if state.q == queue) for queue in queues}
         self._deaths = _places(state.x for state in states)
+        results = [name.partition(":")[2] for name in found if _kind_of(name) == "result"]
+        self._results = {id: place for place, id in enumerate(sorted(results, key=lambda id: id[DIGITS:]))}
 
     def name(self, name: str) -> str:
         kind, _, number = name.partition(":")
+        if kind == "result":
+            return f"{kind}:{self._results[number]}"
         return f"{kind}:{self._items[int(number)]}" if kind in (*_OF_ITEMS, "o") else name
 
     def value(self, name: str, value: Any) -> Any:
@@ -112,7 +119,6 @@ class _Numbers:
             case "s":
                 value.n, value.x = self._positions[value.q][value.n], self._deaths[value.x]
                 value.t = None if value.t is None else "token"
-                value.k = False
                 return value
             case "ready" | "leases":
                 positions = self._positions[name.split(":")[1]]
@@ -128,7 +134,7 @@ class _Numbers:
             case "feed":
                 entries = [msgspec.structs.replace(entry, number=0) for entry, _ in value]
                 return sorted(entries, key=lambda entry: (entry.at, entry.queue, (entry.id or "")[DIGITS:]))
-            case "source_expiry" | "result_expiry":
+            case "key_expiry" | "source_expiry" | "result_expiry":
                 return sorted(value, key=lambda each: (each[1], _without_salt(each[0])))
             case _:
                 return value

@@ -208,7 +208,7 @@ def encode_state(item: Record) -> bytes:
         A=item.archived_from,
         m=item.is_in_dead_queue,
         x=short(item.death_number),
-        k=bool(item.history.entries() or item.deaths or item.words or item.result),
+        k=bool(item.history.entries() or item.deaths or item.result),  # words are of a death
         H=item.home_store,
         P=item.route,
         W=isinstance(item.words, DerivedWords),
