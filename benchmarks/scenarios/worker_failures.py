@@ -26,7 +26,7 @@ class End(NamedTuple):
     task: str
     ended: Callable[[QueueStats], int]
     at_least: float | None = None
-    """On SQLite, of completions per second."""
+    """On SQLite and Redis, of completions per second."""
     deliveries_per_item: int = 1
 
 
@@ -79,5 +79,5 @@ BARS = [
     for store, (words, _) in STORES.items()
     for name, end in ENDS.items()
     if end.at_least is not None
-    for is_judged in (store == "sqlite",)
+    for is_judged in (store in ("sqlite", "redis"),)
 ]
