@@ -56,6 +56,32 @@ def test_loop_that_closed_with_a_put_under_way_does_not_stop_the_writer(
     assert broker.stats("jobs").pending == 2
 
 
+def test_closing_waits_for_the_transaction_under_way_and_no_longer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer, store = broker.core.committer, broker.core.store
+    commit, reached, released = store.commit, threading.Event(), threading.Event()
+
+    def slow(calls: Sequence[Call], now: Any = None) -> Any:
+        reached.set()
+        assert released.wait(PATIENCE_SECONDS)
+        return commit(calls, now)
+
+    monkeypatch.setattr(store, "commit", slow)
+    putting = threading.Thread(target=broker.put, args=("jobs", 1), daemon=True)
+    putting.start()
+    assert reached.wait(PATIENCE_SECONDS)
+    closing = threading.Thread(target=committer.close, daemon=True)
+    closing.start()
+    while not committer._idle._waiters:  # type: ignore[attr-defined]
+        assert closing.is_alive()
+    released.set()
+    closing.join(PATIENCE_SECONDS)
+    assert not closing.is_alive()
+    putting.join(PATIENCE_SECONDS)
+    assert broker.stats("jobs").pending == 1
+
+
 class _InterruptedOnce:
     """A lock whose holder is interrupted (Ctrl-C) the moment it lets go, once."""
 
