@@ -18,6 +18,7 @@ from benchmarks.scenarios import (
     lease_cost,
     looking,
     mailbox,
+    peer_failures,
     peers,
     postgres_calls,
     postgres_lease_cost,
@@ -65,7 +66,7 @@ SUITES = {
             durable="Redis syncs its log at each write; SQLite runs with synchronous=FULL; memory keeps nothing.",
         ),
         replace(
-            _suite("failures", worker_failures),
+            _suite("failures", worker_failures, peer_failures),
             durable="Equal durability for all: see the suite of workers.",
         ),
         replace(
