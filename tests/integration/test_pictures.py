@@ -8,7 +8,7 @@ from statistics import median
 from xml.etree import ElementTree
 
 import pytest
-from docs.images import dead_letters, item_lifecycle, throughput
+from docs.images import dead_letters, failing, item_lifecycle, throughput
 from tests.terminal import reference
 
 from redrive.model.item import Status
@@ -22,7 +22,8 @@ DRAW_AGAIN = "run: ./dev pictures"
 
 
 def test_readme_shows_each_picture_and_describes_it() -> None:
-    assert [path.name for path in PICTURES] == ["dead-letters.svg", "item-lifecycle.svg", "throughput.svg"]
+    names = ["dead-letters.svg", "failing.svg", "item-lifecycle.svg", "throughput.svg"]
+    assert [path.name for path in PICTURES] == names
     shown = {link: words for words, link in re.findall(r"!\[(.*?)\]\((.*?)\)", README)}
     assert shown.keys() == {f"docs/images/{path.name}" for path in PICTURES}
     assert all(len(words) > 20 for words in shown.values())
@@ -60,8 +61,15 @@ def test_diagram_is_the_state_machine() -> None:
     assert (IMAGES / "item-lifecycle.svg").read_text() == item_lifecycle.svg(), DRAW_AGAIN
 
 
-def test_chart_shows_the_results_that_are_committed() -> None:
+def test_charts_show_the_results_that_are_committed() -> None:
     assert (IMAGES / "throughput.svg").read_text() == throughput.svg(), DRAW_AGAIN
+    assert (IMAGES / "failing.svg").read_text() == failing.svg(), DRAW_AGAIN
+
+
+def test_chart_of_failures_shows_each_peer_that_was_measured() -> None:
+    drawn = {bar.case for store in failing.PEERS for bar in failing.bars(store) if not bar.is_ours}
+    measured = {name for name, case in failing.results(failing.SUITE)["cases"].items() if "keeps" in case["facts"]}
+    assert drawn == {name for name in measured if name.split(".")[1] not in ("die", "redrive")}
 
 
 @pytest.mark.parametrize("suite", throughput.SUITES)
