@@ -249,7 +249,7 @@ def as_json(machine: Facts, rounds: int, suite: Suite, results: Results) -> dict
             "title": case.title,
             "missing": series.missing,
             "figures": {name: _spread_as_json(series.samples(name)) for name in names},
-            "sync_microseconds": [round(measurement.sync_microseconds) for measurement in series.rounds],
+            "sync_microseconds": [measurement.sync_microseconds for measurement in series.rounds],
             "facts": series.rounds[-1].facts if series.rounds else {},
         }
     bars = []

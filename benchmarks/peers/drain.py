@@ -19,7 +19,7 @@ from benchmarks.peers.peer import read_back
 URL = os.environ.get("BENCHMARK_URL", "")
 """Of the server, or the folder of the database. It is in the environment, for those that a peer's command imports."""
 FAILS = os.environ.get("BENCHMARK_END") == "fail"
-"""Whether each job fails, and is not tried again; else it does nothing."""
+"""Whether each job fails, and is not retried; else it does nothing."""
 PAYLOAD = payload()
 SYNC_NOTE = "synchronous-"
 

@@ -62,6 +62,7 @@ def _title(scenario: str, size: int, way: str) -> str:
 
 
 WHY = "a transaction has about 65 µs of Python, the raw one 5 (ADR 9)"
+WHY_MAIN = f"{WHY}; from the main thread, two switches between threads more (ADR 19)"
 
 CASES = [
     Case(
@@ -79,14 +80,14 @@ BARS = [
         "blocking.put.200B.threads1",
         ("raw.put.200B.k1",),
         at_least=0.7,
-        why=WHY,
+        why=WHY_MAIN,
     ),
     Bar(
         "one blocking caller, lease and complete: at least 70 % of raw, one item per transaction",
         "blocking.lease_complete.200B.threads1",
         ("raw.lease_complete.200B.k1",),
         at_least=0.7,
-        why=WHY,
+        why=WHY_MAIN,
     ),
     Bar(
         "one blocking caller in another thread, put: at least 70 % of raw, one item per transaction",

@@ -78,14 +78,14 @@ CASES = [
 ]
 BARS = [
     Bar(
-        "256 async callers, put: at least 30 % of raw in batches of 1000, of which the floor is 39 %",
+        "256 async callers, put: at least 30 % of raw in batches of 1000",
         "async.put.200B.callers256",
         ("raw.put.200B.k1000",),
         at_least=0.3,
         why="a put takes 11.0 µs, 6.6 of them at the floor, which has no checks, no counts and no options",
     ),
     Bar(
-        "256 async callers, lease and complete: at least 45 % of raw in batches of 100, of which the floor is 79 %",
+        "256 async callers, lease and complete: at least 45 % of raw in batches of 100",
         "async.lease_complete.200B.callers256",
         ("raw.lease_complete.200B.k100",),
         at_least=0.45,

@@ -190,6 +190,7 @@ BARS = [
             f"http.put.1{token}",
             ("stack.put.1",),
             at_least=0.65,
+            why="the thread that commits runs on the core of the event loop, and the stack alone has none (ADR 16)",
         )
         for token, words in TOKENS.items()
     ),

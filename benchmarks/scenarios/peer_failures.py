@@ -1,6 +1,6 @@
 """Jobs that fail, ours beside those of the peers that keep their failures, and each peer beside itself completing.
 
-A job raises, and is not tried again. It counts when its failure is kept. Afterwards all failures are counted, and one
+A job raises, and is not retried. It counts when its failure is kept. Afterwards all failures are counted, and one
 of them is read back, and run once more by what the library has for that. A peer has the worker and the setting that
 suit it best, on two processes, as ours are two workers. All write the log that they write by default, to a file.
 """
@@ -21,6 +21,8 @@ AT_LEAST = {"sqlite": 4.0, "postgres": 1.0, "redis": 1.0}
 OURS = worker_failures.ENDS["die"]._replace(words="Redrive: deaths, 2 workers of 8 threads", workers=2)
 
 _HUEY = replace(worker_sqlite.PEERS["huey"], items=3_000)
+_CELERY = replace(worker_redis.PEERS["celery"], name="celery, acks_late, errors in a result backend", items=2_000)
+_RQ = replace(worker_redis.PEERS["rq"], listed="`FailedJobRegistry`", again="`rq requeue --all`")
 _SAQ = {"name": "saq, ttl=0", "listed": "`Queue.iter_jobs`", "again": "`Job.retry`, or its web page"}
 PEERS = {
     "sqlite.huey": ("processes2", _HUEY),
@@ -54,24 +56,23 @@ PEERS = {
         "processes2",
         replace(_HUEY, pinned_by="redis_huey", left=lambda client: client.llen("huey.redis.q")),
     ),
-    "redis.celery": (
-        "solo2",
-        replace(worker_redis.PEERS["celery"], name="celery, acks_late, errors in a result backend", items=2_000),
-    ),
-    "redis.rq": ("x2", replace(worker_redis.PEERS["rq"], listed="`FailedJobRegistry`", again="`rq requeue --all`")),
+    "redis.celery": ("solo2", _CELERY),
+    "redis.rq": ("x2", _RQ),
 }
 """Each with the setting that is its fastest where jobs fail."""
-HUEY_KEPT = {
+KEPT = {
     "sqlite.huey": ("huey.db", f"SELECT {_HUEY.items} - count(*) FROM kv"),
     "redis.huey": lambda client: _HUEY.items - client.hlen("huey.results.q"),
+    "redis.celery": lambda client: _CELERY.items - client.info("keyspace").get("db1", {}).get("keys", 0),
+    "redis.rq": lambda client: _RQ.items - client.zcard("rq:failed:q"),
 }
-"""huey takes a job out before it runs: where jobs fail, those are left whose failure is not there yet."""
+"""What is left where jobs fail, of a peer that has a job in no place for a moment: those whose failure is not there."""
 
 
 def measure(key: str, fails: bool, directory: Path) -> Measurement:
     way, peer = PEERS[key]
-    if fails and key in HUEY_KEPT:
-        peer = replace(peer, left=HUEY_KEPT[key])
+    if fails and key in KEPT:
+        peer = replace(peer, left=KEPT[key])
     how = replace(peer.ways[way], fails=fails)
     match key.split(".")[0]:
         case "sqlite":

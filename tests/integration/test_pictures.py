@@ -84,6 +84,28 @@ def test_chart_shows_each_peer_at_its_best(suite: str) -> None:
         assert max(same, key=lambda name: throughput.rate(suite, name)) == bar.case
 
 
+def test_readme_says_what_each_library_keeps_of_a_failure() -> None:
+    cases = failing.results(failing.SUITE)["cases"].items()
+    facts = {name.split(".")[1]: case["facts"] for name, case in cases if name.endswith(".fail")}
+    parts = facts["redrive"]["keeps"].split(", ")
+    assert parts == ["payload", "type", "message", "traceback", "time", "attempts"]
+    lacks = {name: " ".join(part for part in parts if part not in found["keeps"]) for name, found in facts.items()}
+    assert lacks == {
+        **dict.fromkeys(("redrive", "pgqueuer", "saq", "celery"), ""),
+        "rq": "attempts",
+        "procrastinate": "type message traceback",
+        "dramatiq": "type message traceback attempts",
+        "huey": "payload time attempts",
+    }
+    assert {name for name, found in facts.items() if found["again"] == "–"} == {"celery", "dramatiq", "huey"}
+    assert (
+        "Redrive, pgqueuer, SAQ and Celery keep payload, error, traceback, time and attempts, RQ no attempts" in README
+    )
+    assert (
+        "procrastinate no error, Dramatiq neither, huey no payload, time and attempts. Celery, Dramatiq and" in README
+    )
+
+
 def _mode(case: str) -> str:
     return ".always" if case.endswith(".always") else ""
 
