@@ -2,7 +2,8 @@
 
 The same tables, the fastest statements we know for them, ids made as the store makes them, WAL with synchronous=FULL
 read back on the connection. Nothing else: no validation, no settings, no counts, no expiry, no waiting, no fair lock;
-SQLite checkpoints by itself.
+SQLite checkpoints by itself. `handed`: each transaction is made by another thread while the main thread waits, as for
+every caller in the main thread (ADR 19).
 """
 
 import array
@@ -16,6 +17,7 @@ from typing import Any
 from benchmarks.harness import Bar, Case, NotReady
 from benchmarks.load import Measurement, payload, rate, run_one
 from benchmarks.scenarios.bare import BACKLOG, FULL
+from redrive.broker.signal_shield import shielded
 
 QUEUE = 1
 LEASE_MICROSECONDS = 60_000_000
@@ -137,14 +139,27 @@ class Raw:
         return self.complete(held) if held else 0
 
 
-def measure_put(batch: int, size: int, directory: Path) -> Measurement:
-    raw = Raw(directory)
+class HandedRaw(Raw):
+    """The same for the main thread: another one makes each transaction."""
+
+    def put(self, bodies: Sequence[bytes]) -> list[str]:
+        return shielded(super().put, bodies)
+
+    def lease(self, limit: int) -> list[Any]:
+        return shielded(super().lease, limit)
+
+    def complete(self, held: list[Any]) -> int:
+        return shielded(super().complete, held)
+
+
+def measure_put(batch: int, size: int, directory: Path, kind: type[Raw] = Raw) -> Measurement:
+    raw = kind(directory)
     bodies = [json.dumps(payload(size)).encode()] * batch
     return rate(*run_one(lambda: len(raw.put(bodies))), synchronous=FULL)
 
 
-def measure_lease_complete(batch: int, size: int, directory: Path) -> Measurement:
-    raw = Raw(directory)
+def measure_lease_complete(batch: int, size: int, directory: Path, kind: type[Raw] = Raw) -> Measurement:
+    raw = kind(directory)
     body = json.dumps(payload(size)).encode()
     backlog = BACKLOG[batch, size]
     for _ in range(backlog // 1000):
@@ -170,5 +185,17 @@ CASES = [
     )
     for size in (200, 10_000)
     for batch in (1, 100)
+]
+CASES += [
+    Case(
+        f"raw.{scenario}.200B.k1.handed",
+        "Raw",
+        f"{words}, 200 B, 1 per transaction, handed to another thread",
+        partial(measure, 1, 200, kind=HandedRaw),
+    )
+    for scenario, words, measure in (
+        ("put", "put", measure_put),
+        ("lease_complete", "lease and complete", measure_lease_complete),
+    )
 ]
 BARS: list[Bar] = []

@@ -296,7 +296,10 @@ class ItemActive(Refused):
     def __init__(self, id: str, worker: str | None) -> None:
         self.id, self.worker = id, worker
         held = f"worker {_show(worker)}" if worker else "a worker"
-        super().__init__(f"item {id} is being worked on by {held}; wait for it, or force to revoke the lease")
+        super().__init__(
+            f"item {id} is being worked on by {held}; wait for it, or revoke the lease by a call that takes "
+            f"force, such as retry"
+        )
 
 
 class ItemMoving(Refused):

@@ -100,7 +100,7 @@ def _leave_out_removed(dump: Dump) -> None:
 def _record(dump: Dump, body: str, content: bytes) -> Record:
     parts = {kind: dump.values.get(f"{kind}:{body}") for kind in PARTS}
     raw = [content, parts["s"], parts["h"] or [], parts["d"] or [], parts["y"], parts["w"]]
-    return read_record(int(body), raw, with_words=True)[0]
+    return read_record(int(body), raw, with_words=True)
 
 
 def _standing(item: Record) -> Standing:

@@ -52,6 +52,7 @@ from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire
 from redrive.contract.queries import (
     CountItems,
     FindItems,
+    FindPlanSubjects,
     GetIdempotencyOwners,
     GetItem,
     GetItems,
@@ -294,6 +295,9 @@ SAMPLES = (
     Sample("see items", lambda w, s: GetItems((ItemId(s.id),)), f"requester {LOOKS}", ANY),
     Sample("find", lambda w, s: FindItems(Filter(queue=s.queue)), LOOKS, HERE),
     Sample("find everywhere", lambda w, s: FindItems(Filter()), LOOKS, ALL),
+    Sample("plan", lambda w, s: FindPlanSubjects(Filter(queue=s.queue)), LOOKS, HERE),
+    Sample("plan everywhere", lambda w, s: FindPlanSubjects(Filter()), LOOKS, ALL),
+    Sample("plan by words", lambda w, s: FindPlanSubjects(Filter(queue=s.queue, words="swordfish")), ON_CALL, HERE),
     Sample("search words", lambda w, s: FindItems(Filter(queue=s.queue, words="swordfish")), ON_CALL, HERE),
     Sample("search headers", lambda w, s: CountItems(Filter(queue=s.queue, headers={"a": "b"})), ON_CALL, HERE),
     Sample("count", lambda w, s: CountItems(Filter(queue=s.queue)), LOOKS, HERE),

@@ -22,6 +22,7 @@ from redrive.contract.item_calls import Complete, LeaseByIds, LeaseItems, NewIte
 from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import (
     FindItems,
+    FindPlanSubjects,
     GetItem,
     GetItems,
     GetItemsByKey,
@@ -47,6 +48,7 @@ from redrive.model.item import KeptResult, Lease, Overrides, Result, Status
 from redrive.model.judge import OutcomeKind
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.model.retry_policy import NEVER, Backoff, BackoffKind, RetryPolicy
+from redrive.model.worker_info import TASK_HEADER
 from redrive.store import Commit
 from redrive.task.result_handle import is_dead_letter
 from redrive.testing import FakeClock
@@ -273,6 +275,7 @@ LOOKS = (
     lambda s: GetItems((ItemId(s.id), ItemId(s.done_id), ItemId(s.letter_id))),
     lambda s: FindItems(Filter(queue=s.queue, status=None)),
     lambda s: FindItems(Filter(queue=s.dead_queue)),
+    lambda s: FindPlanSubjects(Filter(queue=s.queue, status=None)),
     lambda s: ReadFeed(queue=s.queue),
     lambda s: ListGroups(s.dead_queue),
 )
@@ -287,6 +290,15 @@ async def test_payloads_are_for_those_who_may_see_them(world: World, look: Any) 
         assert not holds_secret(seen)
         if isinstance(query, GetItem | GetItems | FindItems):
             assert holds_secret(await made(world, principal(Role.OPERATOR), query))
+
+
+async def test_keys_and_tasks_of_plans_are_for_those_who_may_see_payloads(world: World) -> None:
+    queue = world.sides[OWN].queue
+    id = world.broker.put(queue, 1, idempotency_key="order 7", headers={TASK_HEADER: "app.pay"}).id
+    query = FindPlanSubjects(Filter(queue=queue, status=None, ids=(ItemId(id),)))
+    for role, seen in ((Role.VIEWER, (None, None)), (Role.OPERATOR, ("order 7", "app.pay"))):
+        (subject,) = (await made(world, everywhere(role), query)).items
+        assert (subject.idempotency_key, subject.task) == seen
 
 
 @pytest.mark.parametrize("role", [Role.REQUESTER, Role.VIEWER, Role.OPERATOR])
@@ -326,7 +338,8 @@ async def test_secrets_in_errors_are_hidden_from_viewers(world: World) -> None:
     (lease,) = world.broker.lease("own-fails")
     world.broker.fail(lease, "cannot log in with password=hunter2hunter2")
     viewer = everywhere(Role.VIEWER)
-    for query in (GetItem(ItemId(id)), FindItems(Filter(queue="own-fails")), ReadFeed(), ListGroups()):
+    find, plan = (kind(Filter(queue="own-fails")) for kind in (FindItems, FindPlanSubjects))
+    for query in (GetItem(ItemId(id)), find, plan, ReadFeed(), ListGroups()):
         assert b"hunter2" not in msgspec.msgpack.encode(await made(world, viewer, query))
     assert b"hunter2" in msgspec.msgpack.encode(await made(world, everywhere(Role.OPERATOR), GetItem(ItemId(id))))
 
@@ -442,7 +455,8 @@ async def test_viewers_see_errors_by_the_rules_of_the_queue(world: World) -> Non
     world.broker.put(queue, 1)
     for lease in world.broker.lease(queue, limit=100):
         letter = world.broker.fail(lease, "see ACME-abcdef", final=True)
-    for call in (GetItem(ItemId(letter.id)), FindItems(Filter()), ListGroups(None, 100), ReadFeed()):
+    looks = (FindItems(Filter()), FindPlanSubjects(Filter()), ListGroups(None, 100), ReadFeed())
+    for call in (GetItem(ItemId(letter.id)), *looks):
         assert b"ACME-" in msgspec.msgpack.encode(await made(world, everywhere(Role.OPERATOR), call))
         assert b"ACME-" not in msgspec.msgpack.encode(await made(world, everywhere(Role.VIEWER), call))
 

@@ -192,6 +192,18 @@ def test_limit_changes_the_oldest_only(cli: Cli) -> None:
     cli("dead", "archive", "--all", "--limit", "0", exits=2)
 
 
+def test_limit_takes_the_oldest_of_the_named_ones_that_can_be_edited(cli: Cli) -> None:
+    with cli.broker() as broker:
+        oldest, *others = [item.id for item in broker.find(queue="mails", order="oldest", limit=3).items]
+        pending = broker.put("mails", {"to": "y"}).id
+    named = ("dead", "redrive", pending, *others, oldest, "--edit", '{"to": "x"}', "--limit", "1")
+    assert [each["id"] for each in cli.json(*named, "--dry-run")["samples"]] == [oldest]
+    assert cli.json(*named)["changed"] == 1
+    with cli.broker() as broker:
+        left = {item.id for item in broker.find(queue="mails", limit=1000).items}
+    assert (oldest in left, left.issuperset(others)) == (False, True)
+
+
 def test_canaries_hold_the_rest_back_until_they_have_completed(cli: Cli) -> None:
     chosen = ("dead", "redrive", "-q", "mails", "--canary", "3", "--yes", "20")
     watching = cli.json(*chosen, "--wait", "10ms", exits=11)

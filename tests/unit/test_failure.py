@@ -285,6 +285,21 @@ class HttpError(Exception):
         self.__dict__.update(attributes)
 
 
+def test_traceback_of_equal_code_names_its_own_file_and_text() -> None:
+    source = "def work(text):\n    raise ValueError(text)\n"
+    tracebacks: list[str] = []
+    for path, text in (("/srv/one.py", "first"), ("/srv/two.py", "second"), ("/srv/one.py", "third")):
+        program: dict[str, Any] = {}
+        exec(compile(source, path, "exec"), program)
+        with pytest.raises(ValueError, match=text) as raised:
+            program["work"](text)
+        failure = failure_from_exception(raised.value)
+        tracebacks.append(failure.traceback or "")
+        assert f'File "{path}", line 2, in work\nValueError: {text}' in tracebacks[-1]
+    one, two, third = (traceback.count("/srv/one.py") for traceback in tracebacks)
+    assert (one, two, third) == (1, 0, 1)
+
+
 @pytest.mark.parametrize("attribute", ["status_code", "status", "code"])
 def test_the_status_of_an_http_error_is_found(attribute: str) -> None:
     assert failure_from_exception(HttpError(**{attribute: 429})).error_class is ErrorClass.TRANSIENT

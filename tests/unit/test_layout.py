@@ -31,7 +31,7 @@ SHARED = {
         "async_broker",
         "replies",
     ),
-    *("lease_by_id", "flows", "archive", "breaker", "breakers"),
+    *("lease_by_id", "flows", "archive", "breaker", "breakers", "plan_subjects"),
 }
 """Names of the same part of the same contract in several layers or backends."""
 TRADE_NOUNS = {"tracing"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import random
@@ -17,7 +18,7 @@ from redrive import App, Broker, Context, connect
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
-from redrive.telemetry import events
+from redrive.telemetry import event_line, events
 from redrive.worker import Worker
 
 SECRET = "hunter2hunter2"
@@ -51,10 +52,14 @@ CORPUS: Sequence[Any] = (
     "x" * 100_000,
     "\x1b" * 40_000,
     DeadReason.POLICY,
-    3,
+    1,
+    1.0,
     -0.5,
+    0.0,
+    -0.0,
     float("nan"),
     True,
+    "True",
     None,
     ["jobs", f"secret={SECRET}"],
     tuple(str(number) for number in range(100)),
@@ -88,10 +93,13 @@ def log() -> events.Log:
 
 
 def _emit_all(log: events.Log, *, repeated: int = 1) -> None:
+    numbers = itertools.count()
     for _ in range(repeated):
         for value in CORPUS:
             log.warning("item_dead", item="01ab", text=value, last=7)
+            log.warning("item_dead", item=f"{next(numbers):032x}", text=value, last=7)
         log.warning("item_dead", traceback=f"password={SECRET}\n" + "y" * 9000)
+        log.warning("odd\tname \u202e", item=f"{next(numbers):032x}")
 
 
 class Stream(io.StringIO):
@@ -138,9 +146,10 @@ def test_lines_together_are_those_of_each_alone(log: events.Log, as_json: bool) 
                 assert not stream.writes
     assert _without_times(together.getvalue()) == _without_times(alone.getvalue())
     assert SECRET not in together.getvalue()
-    assert len(together.getvalue().splitlines()) == 2 * len(CORPUS) + 2
+    assert len(together.getvalue().splitlines()) == 4 * len(CORPUS) + 4
     if as_json:
-        assert {json.loads(line)["event"] for line in together.getvalue().splitlines()} == {"item_dead"}
+        names = {json.loads(line)["event"] for line in together.getvalue().splitlines()}
+        assert names == {"item_dead", "odd\tname \u202e"}
 
 
 @pytest.mark.parametrize("text", WRITTEN)
@@ -165,7 +174,7 @@ def test_records_together_are_those_of_each_alone(log: events.Log) -> None:
             _emit_all(log)
             assert not together.records
     assert [_facts(record) for record in together.records] == [_facts(record) for record in alone.records]
-    assert len({id(record) for record in together.records}) == len(CORPUS) + 1
+    assert len({id(record) for record in together.records}) == 2 * len(CORPUS) + 2
     assert SECRET not in repr([vars(record) for record in together.records])
 
 
@@ -180,7 +189,7 @@ def test_ids_are_no_secrets(log: events.Log) -> None:
     for alphabet in ("0123456789", "0123456789abcdef", "45", "abcdef", "4a"):
         for _ in range(200):
             text = "".join(draw.choices(alphabet, k=32))
-            assert events._safe_text(text, events.MAX_VALUE_BYTES) == (text, text)
+            assert event_line._safe_text(text, event_line.MAX_VALUE_BYTES) == (text, text)
 
 
 def test_lines_of_a_transaction_are_one_write(log: events.Log) -> None:
@@ -250,7 +259,7 @@ def test_levels_and_filters_hold_for_lines_together(log: events.Log) -> None:
 
 
 def test_disabled_level_forms_nothing(log: events.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_shown", lambda *_: pytest.fail("looked at"))
+    monkeypatch.setattr(event_line, "_shown", lambda *_: pytest.fail("looked at"))
     with bare_logging() as root:
         root.setLevel(logging.ERROR)
         with events.together():

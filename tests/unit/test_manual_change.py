@@ -65,7 +65,7 @@ def test_every_status_that_an_item_rests_in_is_named_above() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_active_item_is_refused_with_its_worker(verb: Verb) -> None:
-    with pytest.raises(ItemActive, match="worker 'w1'"):
+    with pytest.raises(ItemActive, match="worker 'w1'; wait for it, or revoke the lease by a call that takes force"):
         check_manual_change(verb, ItemSnapshot(ID, Status.ACTIVE, True, "w1"), force=False)
 
 

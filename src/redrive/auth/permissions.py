@@ -49,6 +49,7 @@ from redrive.contract.maintenance_calls import ApplyRetention, CloseMove, Expire
 from redrive.contract.queries import (
     CountItems,
     FindItems,
+    FindPlanSubjects,
     GetIdempotencyOwners,
     GetItem,
     GetItems,
@@ -327,6 +328,7 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     GetItem: _of_item(READ, READ_RESULTS),
     GetItems: _fixed(QueueScope.ANY, READ, READ_RESULTS),
     FindItems: lambda query: needs_of_filter(query.where),
+    FindPlanSubjects: lambda query: needs_of_filter(query.where),
     CountItems: lambda query: needs_of_filter(query.where),
     ListGroups: lambda query: (RequiredPermission((READ,), _place(query.queue)),),
     ReadFeed: _feed,

@@ -21,6 +21,7 @@ from redrive.contract.queries import (
     AuditEntry,
     FeedPage,
     FindItems,
+    FindPlanSubjects,
     GetItem,
     GetItems,
     GetItemsByKey,
@@ -37,6 +38,7 @@ from redrive.contract.queries import (
     ListStats,
     ListWorkerLeases,
     Page,
+    PlanPage,
     ReadFeed,
 )
 from redrive.errors import ItemNotFound, RedriveError
@@ -47,6 +49,7 @@ from redrive.model.ids import RESULTS, Token
 from redrive.model.item import Item, KeptResult, Lease
 from redrive.model.masked_item import mask_for_requester, mask_item
 from redrive.model.operation import Operation
+from redrive.model.operation_plan import PlanSubject
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.worker_info import WorkerInfo
 
@@ -99,6 +102,17 @@ def _overdue(caller: Caller, query: GetOverdue, answer: tuple[Any, ...]) -> tupl
 
 def _page(caller: Caller, query: FindItems, page: Page) -> Page:
     return _replace(page, items=tuple([visible_item(caller, item) for item in page.items]))
+
+
+def _plan_page(caller: Caller, query: FindPlanSubjects, page: PlanPage) -> PlanPage:
+    return _replace(page, items=tuple([_plan_subject(caller, item) for item in page.items]))
+
+
+def _plan_subject(caller: Caller, item: PlanSubject) -> PlanSubject:
+    """As the item is shown: without what is in it, and without secrets in its errors."""
+    if caller.may((READ_PAYLOADS,), item.queue):
+        return item
+    return _redaction(caller).plan_subject(_replace(item, idempotency_key=None, task=None))
 
 
 def _moves(caller: Caller, query: ListMoves, moves: tuple[Move, ...]) -> tuple[Move, ...]:
@@ -248,13 +262,13 @@ def _queues_shown(result: Any) -> Iterator[str | None]:
             yield from queues_of(result)
         case Move():
             yield from queues_of(result.item)
-        case Group():
+        case Group() | PlanSubject():
             yield _EVERY
         case Operation():
             yield result.where.queue
         case FeedEntry() | AuditEntry():
             yield result.queue
-        case Page(items=members) | FeedPage(entries=members) | tuple(members):
+        case Page(items=members) | PlanPage(items=members) | FeedPage(entries=members) | tuple(members):
             for member in members:
                 yield from _queues_shown(member)
 
@@ -264,6 +278,7 @@ RESULT_FILTERS: dict[type[Any], Callable[[Caller, Any, Any], Any]] = {
     GetItems: _items,
     GetItemsByKey: _items,
     FindItems: _page,
+    FindPlanSubjects: _plan_page,
     ListMoves: _moves,
     ListQueues: _queues,
     LeaseByIds: _leased_by_ids,

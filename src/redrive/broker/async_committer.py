@@ -81,27 +81,18 @@ class AsyncCommitter:
         """Calls that are not committed yet."""
         return self._waiting
 
-    def submit(self, call: Call) -> asyncio.Future[Any]:
-        """Commit one call with the next transaction. The future has its result."""
-        future: asyncio.Future[Any] = self._hand_in((call,), False)
-        return future
-
-    def submit_to(self, call: Call, receiver: ResultReceiver) -> None:
-        """Commit one call with the next transaction. The receiver gets its result."""
-        self._hand_in((call,), False, False, receiver)
-
-    def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
-        """Commit calls with the next transaction. The future has all their results.
-
-        uncancelled: a coroutine that is cancelled while it awaits the future is cancelled once that is done.
-        """
-        future: asyncio.Future[Commit] = self._hand_in(calls, True, uncancelled)
-        return future
-
-    def _hand_in(
-        self, calls: Sequence[Call], together: bool, uncancelled: bool = False, receiver: ResultReceiver | None = None
+    def hand_in(
+        self,
+        calls: Sequence[Call],
+        together: bool = False,
+        uncancelled: bool = False,
+        receiver: ResultReceiver | None = None,
     ) -> Any:
-        """Add calls to the batch of this tick, and return their receiver: a future, unless one is given."""
+        """Commit calls with the next transaction. Returns what receives its outcome: a future, unless one is given.
+
+        together: it gets the `Commit` with all results, instead of the result of the only call. uncancelled: a
+        coroutine that is cancelled while it awaits the future is cancelled once that is done.
+        """
         loop = asyncio.get_running_loop()
         with self._lock:
             gathered = self._gathering.get(loop) or self._gather(loop)
@@ -139,7 +130,7 @@ class AsyncCommitter:
         """In the loop: return the leases among results that nobody takes. Where that fails, they run out."""
         for call in lease_returns(results):
             with contextlib.suppress(RedriveError):
-                self.submit(call).add_done_callback(lambda future: future.cancelled() or future.exception())
+                self.hand_in((call,)).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _hand_over(self, gathered: _AsyncBatch) -> None:
         with self._lock:

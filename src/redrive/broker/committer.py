@@ -133,18 +133,18 @@ class Committer:
 
         Calls that are handed in together share a transaction, unless they are too many for one.
         """
-        writer = self._writer or self._start_writer()
-        return writer.submit(call)
+        future: asyncio.Future[Any] = (self._writer or self._start_writer()).hand_in((call,))
+        return future
 
     def submit_to(self, call: Call, receiver: ResultReceiver) -> None:
         """Hand in a call in an event loop, without a coroutine. The receiver gets its result once it is durable."""
-        (self._writer or self._start_writer()).submit_to(call, receiver)
+        (self._writer or self._start_writer()).hand_in((call,), receiver=receiver)
 
     def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
         """Hand in calls from a coroutine, for one transaction. The future has their results once it is durable, with
         the instant and the arrivals of the transaction, in which calls of others may be too."""
-        writer = self._writer or self._start_writer()
-        return writer.submit_many(calls, uncancelled=uncancelled)
+        future: asyncio.Future[Commit] = (self._writer or self._start_writer()).hand_in(calls, True, uncancelled)
+        return future
 
     def _start_writer(self) -> AsyncCommitter:
         if self._revival is not None:
@@ -271,7 +271,8 @@ class Committer:
         with self._mutex:
             if not self._waiting:
                 self._busy = False
-                self._idle.notify_all()
+                if self._closed:
+                    self._idle.notify_all()
                 return
             heir = self._waiting[0]
             heir.leads = True

@@ -19,7 +19,7 @@ from redrive.model.group import Group
 from redrive.model.item import Death, HistoryEntry, Item, Result
 from redrive.model.limits import is_remote
 from redrive.model.operation import Operation
-from redrive.model.operation_plan import OperationPlan
+from redrive.model.operation_plan import OperationPlan, PlanSubject
 from redrive.model.payload import decode_payload, encode_payload, is_json
 from redrive.model.queue import Queue
 from redrive.model.redact import Kind, Redact, RedactOption, Redactor, mask_value, redactor_by
@@ -91,6 +91,12 @@ class Redaction:
     def audit_entry(self, entry: AuditEntry) -> AuditEntry:
         """An audit row with its note as it may be seen."""
         return _changed(entry, note=self._in(entry.queue).text(entry.note))
+
+    def plan_subject(self, item: PlanSubject) -> PlanSubject:
+        """An item of a plan with the title of its cause as it may be seen, by all rules as in a group."""
+        if item.cause is None:
+            return item
+        return _changed(item, cause=_changed(item.cause, title=self._in_all().text(item.cause.title)))
 
     def plan(self, plan: OperationPlan) -> OperationPlan:
         """A plan with its titles as they may be seen; those that are then the same are counted together."""

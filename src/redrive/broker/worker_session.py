@@ -40,7 +40,7 @@ MAX_WORKER_LEASES = 100_000
 """Leases of one worker that are looked for."""
 
 
-class Completed(msgspec.Struct, frozen=True, tag=True):
+class Completed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The work is done. `puts` are put in the same transaction. The result can be read for `keep` from now."""
 
     result: Result | None = None
@@ -48,27 +48,27 @@ class Completed(msgspec.Struct, frozen=True, tag=True):
     keep: int | None = None
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It went wrong. With `after`, it is tried again after that time, if it has attempts left: the handler asked so."""
 
     failure: Failure
     after: int | None = None
 
 
-class Released(msgspec.Struct, frozen=True, tag=True):
+class Released(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The handler gave it back: counted, and at the tail."""
 
     delay: int = 0
     note: str | None = None
 
 
-class Returned(msgspec.Struct, frozen=True, tag=True):
+class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It never ran, or what cut it short was not its fault: not counted, and in its old place."""
 
     note: str | None = None
 
 
-class Buried(msgspec.Struct, frozen=True, tag=True):
+class Buried(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It is dead, whatever the counters say."""
 
     reason: DeadReason = DeadReason.BURIED
@@ -78,7 +78,7 @@ class Buried(msgspec.Struct, frozen=True, tag=True):
     """Where it goes instead of where the queue's dead go."""
 
 
-class Lost(msgspec.Struct, frozen=True, tag=True):
+class Lost(msgspec.Struct, frozen=True, tag=True, gc=False):
     """It took its worker with it, or its worker is gone: one loss, without waiting for the lease to run out."""
 
     failure: Failure | None = None
@@ -189,12 +189,19 @@ def _judge_again(
 def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[list[Call | RedriveError]]:
     """What to commit for each end, or why no call can be made of it. That keeps no other from its end."""
     made: list[Call | RedriveError] = []
+    queues: dict[str, Queue] = {}
+    now = core.clock.now()
     for lease, end in ends:
         if end.__class__ is Completed:  # nearly all of them, and there is nothing to judge
             made.append(Complete(lease.token, end.result, end.puts, end.keep))
             continue
+        if end.__class__ is Returned:
+            made.append(ReturnLease(lease.token, end.note))
+            continue
         try:
-            made.append((yield from _call(core, lease, end)))
+            if (queue := queues.get(lease.queue)) is None:
+                queue = queues[lease.queue] = yield from core.queue(lease.queue)
+            made.append(_judged(core, queue, lease, end, now))
         except (*RETRYABLE_STORE_ERRORS, Closed):
             raise
         except RedriveError as refusal:  # its queue is gone, or it names one that cannot be
@@ -208,13 +215,10 @@ def _in_place(made: Sequence[Call | RedriveError], results: Sequence[Any]) -> li
     return [each if isinstance(each, RedriveError) else next(committed) for each in made]
 
 
-def _call(core: Core, lease: Lease, end: Outcome) -> Flow[Call]:
-    if isinstance(end, Returned):
-        return ReturnLease(lease.token, end.note)
-    queue = yield from core.queue(lease.queue)
+def _judged(core: Core, queue: Queue, lease: Lease, end: Outcome, now: Instant) -> Call:
     match end:
         case Failed(failure, after):
-            if after is None and (returned := uncounted_return(queue, lease, failure, core.clock.now())):
+            if after is None and (returned := uncounted_return(queue, lease, failure, now)):
                 return returned
             verdict = None if after is None else _asked_retry(queue, lease, failure, after)
             verdict = verdict or core.judge_delivery(queue, OutcomeKind.FAILED, lease, failure=failure)

@@ -259,7 +259,7 @@ class Reply(TokenCall[Receipt], frozen=True):
     """As in Extend."""
 
 
-class Settle(TokenCall[Settled | StaleSettings], frozen=True):
+class Settle(TokenCall[Settled | StaleSettings], frozen=True, gc=False):
     """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is applied and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). RETURNED is an uncounted release: attempts is decremented, never

@@ -17,6 +17,7 @@ from redrive.model.group import Group
 from redrive.model.ids import ItemId, Token, item_id_of
 from redrive.model.item import Counters, Item, KeptResult, Lease, Overrides
 from redrive.model.operation import Operation
+from redrive.model.operation_plan import PlanSubject
 from redrive.model.queue import Queue, QueueStats
 from redrive.model.text import format_instant, join_lines, pluralize
 
@@ -92,6 +93,23 @@ class FindItems(StoreQuery[Page], frozen=True):
 
     where: Filter
     order: Order = Order.NEWEST
+    limit: int = 50
+    cursor: str | None = None
+
+
+class PlanPage(msgspec.Struct, frozen=True):
+    """A page of items as plans see them, and where to go on."""
+
+    items: tuple[PlanSubject, ...]
+    cursor: str | None
+
+
+class FindPlanSubjects(StoreQuery[PlanPage], frozen=True):
+    """→ PlanPage. The items that FindItems finds, oldest first, with no more of each than a plan needs. Cursors and
+    errors are those of FindItems. `last` is None unless `with_last`."""
+
+    where: Filter
+    with_last: bool = False
     limit: int = 50
     cursor: str | None = None
 
@@ -342,6 +360,7 @@ Query = (
     | GetItem
     | GetItems
     | FindItems
+    | FindPlanSubjects
     | CountItems
     | ListGroups
     | ReadFeed

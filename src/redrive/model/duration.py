@@ -39,6 +39,8 @@ def parse_duration(value: DurationInput, what: str = "duration") -> int:
     Text is whole numbers with units from large to small, and the last may have a fraction (`1h1.5s`). A bare number
     is seconds. Anything finer than a microsecond is rounded.
     """
+    if type(value) is int and 0 <= value <= MAX_DURATION // SECOND:
+        return value * SECOND
     try:
         duration = _microseconds(value, what)
     except RedriveError:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from http import HTTPStatus
 
-from redrive.model.exception import names_of_error, safe_getattr
+from redrive.model.exception import names_of_error, own_attributes, safe_getattr
 
 MAX_ERRORS = 8
 """How many errors are read of those that an error holds or was raised from."""
@@ -56,8 +56,8 @@ def _related(error: BaseException, with_causes: bool) -> list[BaseException]:
 
 def has_attributes(error: BaseException) -> bool:
     """Whether an error has any of the attributes that are read. Most errors have none, and take no time."""
-    own = safe_getattr(error, "__dict__")
-    return (type(own) is dict and not _NAMES.isdisjoint(own)) or _class_has_attributes(type(error))  # type: ignore[arg-type]
+    # A class that has none of them reads those of its errors as all do.
+    return _class_has_attributes(type(error)) or not _NAMES.isdisjoint(own_attributes(error))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)

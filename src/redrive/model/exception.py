@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from redrive.model.fingerprint import MAX_FRAMES_WALKED, OWN_FOLDER, Frame, frames_of
+from redrive.model.fingerprint import MAX_FRAMES_REMEMBERED, MAX_FRAMES_WALKED, OWN_FOLDER, Frames, frames_of
 from redrive.model.redact import names_a_secret, redact_text
 from redrive.model.secret_patterns import REDACTED
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
@@ -23,7 +23,8 @@ MAX_BASES = 16
 MAX_GROUP_MEMBERS = 8
 MAX_GROUP_VISITS = 10_000
 MAX_FRAMES_FIRST = 16
-MAX_FRAMES_LAST = 32
+MAX_FRAMES_LAST = MAX_FRAMES_REMEMBERED - MAX_FRAMES_FIRST
+"""Of more frames than are remembered, these are shown."""
 MAX_CHAINED = 8
 MAX_NOTES = 8
 MAX_LINE_CHARS = 200
@@ -78,8 +79,10 @@ def safe_getattr(owner: object, name: str) -> object:
         return None
 
 
-def format_traceback(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
+def format_traceback(error: BaseException, frames: Frames, type_name: str, text: str) -> str:
     """The text of an exception after those it came from, oldest first, and before the members of a group."""
+    if error.__cause__ is None and error.__context__ is None and not isinstance(error, BaseExceptionGroup):
+        return _one(error, frames, type_name, text).rstrip("\n")
     parts: list[str] = []
     for link, joint in reversed(list(_chain(error))):
         parts.append(_one(link, frames, type_name, text) if link is error else _other(link))
@@ -106,19 +109,22 @@ def _other(error: BaseException) -> str:
     return _one(error, frames_of(error), names_of_error(error)[0], safe_str(error))
 
 
-def _one(error: BaseException, frames: list[Frame], type_name: str, text: str) -> str:
-    head = "Traceback (most recent call last):\n" if frames else ""
-    body = [_frame_text(code.co_filename, code.co_qualname, line) for code, line in _shown(frames)]
-    if len(body) < len(frames):
-        body.insert(MAX_FRAMES_FIRST, f"  … {len(frames) - len(body):,} frames left out …\n")
+def _one(error: BaseException, frames: Frames, type_name: str, text: str) -> str:
+    passed = (_few_frames if len(frames) <= MAX_FRAMES_REMEMBERED else _many_frames)(frames)
     last = f"{type_name}: {text}\n" if text else f"{type_name}\n"
-    return head + "".join(body) + last + _notes(error)
+    return passed + last + _notes(error)
 
 
-def _shown(frames: list[Frame]) -> list[Frame]:
-    if len(frames) <= MAX_FRAMES_FIRST + MAX_FRAMES_LAST:
-        return frames
-    return frames[:MAX_FRAMES_FIRST] + frames[-MAX_FRAMES_LAST:]
+@lru_cache(maxsize=256)
+def _few_frames(frames: Frames) -> str:
+    head = "Traceback (most recent call last):\n" if frames else ""
+    return head + "".join(_frame_text(*frame) for frame in frames)
+
+
+def _many_frames(frames: Frames) -> str:
+    first, last = frames[:MAX_FRAMES_FIRST], frames[-MAX_FRAMES_LAST:]
+    left_out = f"  … {len(frames) - len(first) - len(last):,} frames left out …\n"
+    return _few_frames(first) + left_out + "".join(_frame_text(*frame) for frame in last)
 
 
 @lru_cache(maxsize=4096)

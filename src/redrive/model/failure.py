@@ -26,7 +26,7 @@ from redrive.model.exception import (
     plain_name,
     safe_str,
 )
-from redrive.model.fingerprint import fingerprint, frame_location, frames_of, normalise_text
+from redrive.model.fingerprint import fingerprint, fingerprint_of_frames, frames_of, normalise_text
 from redrive.model.limits import KIB
 from redrive.model.retry_after import MAX_RETRY_AFTER, retry_after_of
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text, format_bytes, format_elapsed, join_lines
@@ -292,9 +292,7 @@ def _describe(
         text=text,
         traceback=clean_text(format_traceback(error, frames, type_name, text), MAX_TRACEBACK_BYTES) if frames else None,
         error_class=_class_of(error, type_name, bases, text, rules),
-        fingerprint=fingerprint(
-            type_name, [frame_location(code.co_filename, code.co_qualname) for code, _ in frames], text
-        ),
+        fingerprint=fingerprint_of_frames(type_name, frames, text),
         worker=_clean(worker, MAX_TYPE_BYTES),
         final=bool(final_types) and any(_is_a(error, type_name, bases, final) for final in final_types),
         bases=bases,

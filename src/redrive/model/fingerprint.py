@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import TypeAlias
 
 MAX_PLACES = 32
@@ -23,21 +23,40 @@ OWN_FOLDER = str(Path(__file__).parent.parent)
 """Where Redrive itself lies."""
 
 
-# Code and line. A named tuple would cost more than the rest of the walk.
-Frame: TypeAlias = tuple[CodeType, int]
+# File, function and line. Not the code, which is equal to that of a copy in another file.
+Frame: TypeAlias = tuple[str, str, int]
+Frames: TypeAlias = tuple[Frame, ...]
+MAX_FRAMES_REMEMBERED = 48
+"""What is made of the frames of an exception is remembered, unless there are more."""
 
 
-def frames_of(error: BaseException) -> list[Frame]:
+def frames_of(error: BaseException) -> Frames:
     """The frames an exception passed through, outermost first, without Redrive's own in front of the handler's."""
     frames: list[Frame] = []
+    own = 0
     link: TracebackType | None = error.__traceback__
     while link is not None and len(frames) < MAX_FRAMES_WALKED:
-        frames.append((link.tb_frame.f_code, link.tb_lineno))
+        code = link.tb_frame.f_code
+        filename = code.co_filename
+        if own == len(frames) and filename.startswith(OWN_FOLDER):
+            own += 1
+        frames.append((filename, code.co_qualname, link.tb_lineno))
         link = link.tb_next
-    for index, (code, _) in enumerate(frames):
-        if not code.co_filename.startswith(OWN_FOLDER):
-            return frames[index:] if index else frames
-    return frames
+    return tuple(frames if own == len(frames) else frames[own:])
+
+
+def fingerprint_of_frames(type: str, frames: Frames, text: str) -> str:
+    """The fingerprint of an exception that passed through these frames; `text` counts only when there are none."""
+    if not frames:
+        return fingerprint(type, (), text)
+    return (_of_few_frames if len(frames) <= MAX_FRAMES_REMEMBERED else _of_frames)(type, frames)
+
+
+def _of_frames(type: str, frames: Frames) -> str:
+    return fingerprint(type, (frame_location(filename, function) for filename, function, _ in frames), "")
+
+
+_of_few_frames = lru_cache(maxsize=1024)(_of_frames)
 
 
 def fingerprint(type: str, places: Iterable[str], text: str) -> str:

@@ -14,6 +14,7 @@ nobody can guess.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable
 from typing import NewType
 
@@ -34,11 +35,14 @@ ID_DIGITS = 32
 TOKEN_DIGITS = 48
 HEXADECIMAL = frozenset("0123456789abcdef")
 _ARE_DIGITS = re.compile("[0-9a-f]+").fullmatch
+# To write bytes as digits takes less than half the time of formatting numbers.
+_pack_id = struct.Struct(">QQ").pack
+_pack_token = struct.Struct(">QQQ").pack
 
 
 def make_id(number: int, tail: int) -> ItemId:
     """The id of a number and a tail (salt and partition, see `make_id_suffix`)."""
-    return ItemId(f"{tail:016x}{number:016x}")
+    return ItemId(_pack_id(tail, number).hex())
 
 
 def make_id_suffix(salt: int, partition: int = 0) -> int:
@@ -59,7 +63,7 @@ def ids_with_prefix(prefix: str) -> tuple[range, range]:
 
 def make_token(number: int, tail: int, key: int) -> Token:
     """The token of the lease with that key on that item."""
-    return Token(f"{tail:016x}{number:016x}{key:016x}")
+    return Token(_pack_token(tail, number, key).hex())
 
 
 def parse_token(token: str) -> tuple[int, int, int]:

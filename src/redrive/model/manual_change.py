@@ -61,17 +61,23 @@ def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: 
         raise ItemActive(item.id, item.worker)
     if item.status is Status.MOVING and verb is Verb.DROP and force:
         return
-    at_rest = tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
     # Without its lease an active item is work like any other; only what was archived can be restored or purged.
-    applies = verb not in _NOT_FORCED if item.status is Status.ACTIVE else item.status in at_rest
+    applies = verb not in _NOT_FORCED if item.status is Status.ACTIVE else item.status in allowed_from(verb)
     if verb in DEAD_LETTER_VERBS:
-        applies, at_rest = applies and item.is_dead_letter, (Status.DEAD,)
+        applies = applies and item.is_dead_letter
     if verb is Verb.UNDO and not (applies and (was_redriven(item, undoes) or was_dropped(item, undoes))):
         raise WrongStatus(verb.value, item.id, item.status.value, ("dropped", "redriven and not leased since"))
     if verb is Verb.DROP and item.is_dropped:
-        raise WrongStatus(verb.value, item.id, "dropped", at_rest)
+        raise WrongStatus(verb.value, item.id, "dropped", _at_rest(verb))
     if not applies:
-        raise WrongStatus(verb.value, item.id, item.status.value, at_rest)
+        raise WrongStatus(verb.value, item.id, item.status.value, _at_rest(verb))
+
+
+def _at_rest(verb: Verb) -> tuple[Status, ...]:
+    """The statuses a verb applies to without force."""
+    if verb in DEAD_LETTER_VERBS:
+        return (Status.DEAD,)
+    return tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
 
 
 def was_redriven(item: ItemSnapshot, operation: str | None = None) -> bool:

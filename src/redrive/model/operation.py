@@ -120,15 +120,21 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether somebody has to see to it."""
         return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
 
-    def step_size(self, steps: int, most: int) -> int:
-        """How many items the step after that many may change, of `most`. 0 unless that is its next step."""
-        left = most if self.limit is None else min(most, self.limit - self.changed)
-        return left if self.is_running and steps == self.steps else 0
+    def may_step(self, steps: int) -> bool:
+        """Whether the step after that many is its next one."""
+        return self.is_running and steps == self.steps
 
     @property
     def canaries_left(self) -> int:
         """How many canaries are still to be released."""
         return self.canary - len(self.canary_ids)
+
+    @property
+    def changes_left(self) -> int | None:
+        """After how many more changes a step ends: the canaries are released, or its limit is reached."""
+        if self.canaries_left > 0:
+            return self.canaries_left
+        return None if self.limit is None else self.limit - self.changed
 
 
 def check_bulk(verb: Verb, to: str | None) -> None:

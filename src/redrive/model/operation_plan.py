@@ -10,7 +10,7 @@ import msgspec
 from redrive.errors import IdempotencyConflict, QueueFull, QueueNotFound, RedriveError
 from redrive.model.death import Cause, DeadReason
 from redrive.model.ids import ItemId
-from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Item, Status
+from redrive.model.item import WAITING_STATUSES, HistoryEvent, Status
 from redrive.model.judge import dead_verdict
 from redrive.model.limits import is_remote
 from redrive.model.manual_change import (
@@ -25,7 +25,6 @@ from redrive.model.operation import MAX_SAMPLES
 from redrive.model.queue import Queue
 from redrive.model.state_machine import Verb
 from redrive.model.text import format_counts, join_lines, pluralize
-from redrive.model.worker_info import TASK_HEADER
 
 MAX_TITLES = 20
 """How many titles a plan names."""
@@ -70,6 +69,20 @@ class OperationPlan(msgspec.Struct, frozen=True):
         return possible if self.limit is None else min(possible, self.limit)
 
 
+class PlanSubject(ItemSnapshot, frozen=True, omit_defaults=True, gc=False):
+    """All that a plan looks at in one item. Its `last` is without texts: failure and note."""
+
+    died_in: str | None = None
+    """The queue of its last death."""
+    cause: Cause | None = None
+    """What it died of then."""
+    home_store: str | None = None
+    """As in Item."""
+    idempotency_key: str | None = None
+    task: str | None = None
+    """The task that its header names."""
+
+
 class OperationPlanner:
     """Counts item by item. Needs little memory, however many items there are."""
 
@@ -106,15 +119,19 @@ class OperationPlanner:
         self._unhandled: Counter[str] = Counter()
         self._limit = limit
 
-    def keys_to_know(self, items: Sequence[Item]) -> dict[str, list[str]]:
+    @property
+    def needs_last_entries(self) -> bool:
+        """Whether what it plans depends on the last entry of histories."""
+        return self._verb in (Verb.UNDO, Verb.RESTORE)
+
+    def keys_to_know(self, items: Sequence[PlanSubject]) -> dict[str, list[str]]:
         """The idempotency keys of these items, by each queue that some of them may go to: who holds them there?"""
         wanted: dict[str, list[str]] = {}
         if self._verb in (Verb.REDRIVE, Verb.RETRY, Verb.MOVE):
             for item in items:
                 if item.idempotency_key is None:
                     continue
-                origin = item.queue if item.death is None else item.death.queue
-                for queue in {item.queue, origin} if self._to is None else {self._to}:
+                for queue in {item.queue, item.died_in or item.queue} if self._to is None else {self._to}:
                     if queue in self._all_queues:
                         wanted.setdefault(queue, []).append(item.idempotency_key)
         return wanted
@@ -123,25 +140,25 @@ class OperationPlanner:
         """Who holds keys in a queue."""
         self._holders.update({(queue, key): id for key, id in holders.items()})
 
-    def add(self, item: Item, *, is_dead_letter: bool) -> None:
+    def add(self, item: PlanSubject) -> None:
         """One more item that matches."""
         self._total += 1
         if self._limit is not None and self._total - self._skipped.total() > self._limit:
             return
         try:
-            queue = self._queue_after(item, is_dead_letter)
+            queue = self._queue_after(item)
         except RedriveError as refusal:
             self._skipped[refusal.code] += 1
             samples = self._samples.get(refusal.code, ())
             if len(samples) < MAX_SAMPLES:
                 self._samples[refusal.code] = (*samples, item.id)
             return
-        self._groups[self._title(item.death.cause) if item.death else NO_DEATH] += 1
+        self._groups[NO_DEATH if item.cause is None else self._title(item.cause)] += 1
         if queue is not None:
             self._queues[queue] += 1
-            known, task = self._handlers.get(queue), item.headers.get(TASK_HEADER)
-            if known is not None and task is not None and task not in known:
-                self._unhandled[task] += 1
+            known = self._handlers.get(queue)
+            if known is not None and item.task is not None and item.task not in known:
+                self._unhandled[item.task] += 1
 
     def result(self) -> OperationPlan:
         """All of it."""
@@ -162,39 +179,26 @@ class OperationPlanner:
             self._titles[cause.fingerprint] = cause.group_title
         return self._titles[cause.fingerprint]
 
-    def _queue_after(self, item: Item, is_dead_letter: bool) -> str | None:
-        last = item.history[-1] if item.history else None
-        standing = ItemSnapshot(
-            item.id,
-            item.status,
-            is_dead_letter,
-            item.worker,
-            last,
-            item.queue,
-            item.counters.deliveries,
-            is_dropped=item.dropped is not None,
-        )
-        check_manual_change(self._verb, standing, force=False, undoes=self._undoes)
+    def _queue_after(self, item: PlanSubject) -> str | None:
+        check_manual_change(self._verb, item, force=False, undoes=self._undoes)
         match self._verb:
             case Verb.REDRIVE:
-                died_in = item.death.queue if item.death else item.queue
-                to = redrive_queue(standing, died_in, self._to, home=item.home_store, store=self._store)
-                return to if is_remote(to) else self._with_room(item, standing, to)
+                died_in = item.died_in or item.queue
+                to = redrive_queue(item, died_in, self._to, home=item.home_store, store=self._store)
+                return to if is_remote(to) else self._with_room(item, to)
             case Verb.RETRY:
-                return self._with_room(item, standing, item.queue)
+                return self._with_room(item, item.queue)
             case Verb.MOVE:
-                to = move_queue(standing, self._to)
+                to = move_queue(item, self._to)
                 if is_remote(to):
                     return to
                 self._known(to)
-                return to if item.status is Status.DEAD else self._with_room(item, standing, to)
+                return to if item.status is Status.DEAD else self._with_room(item, to)
             case Verb.RESTORE:
-                return self._restored(item, last)
+                return self._restored(item)
             case Verb.UNDO:
-                assert last is not None
-                if standing.is_dropped:
-                    return self._restored(item, last)
-                return self._known(undo_target(last)[0])
+                assert item.last is not None
+                return self._restored(item) if item.is_dropped else self._known(undo_target(item.last)[0])
             case Verb.BURY:
                 verdict = dead_verdict(self._all_queues[self._known(item.queue)].settings, DeadReason.BURIED)
                 return None if verdict.drop else verdict.to or item.queue
@@ -203,10 +207,10 @@ class OperationPlanner:
             case _:
                 return item.queue
 
-    def _with_room(self, item: Item, standing: ItemSnapshot, queue: str) -> str:
+    def _with_room(self, item: PlanSubject, queue: str) -> str:
         """The queue, where it takes one more; what was planned before this item counts."""
         max_size = self._all_queues[self._known(queue)].settings.max_size
-        if not counts_for_max_size(standing, queue):
+        if not counts_for_max_size(item, queue):
             return queue
         size = self._sizes.get(queue, 0)
         if max_size is not None and size >= max_size:
@@ -216,8 +220,9 @@ class OperationPlanner:
         self._sizes[queue] = size + 1
         return queue
 
-    def _restored(self, item: Item, last: HistoryEntry | None) -> str:
+    def _restored(self, item: PlanSubject) -> str:
         """The queue, where there is room for an item that becomes work again, as its history says."""
+        last = item.last
         size, max_size = self._sizes.get(item.queue, 0), self._all_queues[self._known(item.queue)].settings.max_size
         if last is not None and last.event in _ASIDE and last.from_status in WAITING_STATUSES:
             if max_size is not None and size >= max_size:

@@ -30,7 +30,7 @@ def retry_after_of(error: BaseException, now: Instant | None = None) -> Duration
         said = [retry_after_of(member, now) for member in group_members(error)]
         return max((each for each in said if each is not None), default=None)
     for link in related_errors(error):
-        for value, unit in _values(link):
+        for value, unit in _values(link) if has_attributes(link) else ():
             if (found := parse_retry_after(value, now, unit)) is not None:
                 return found
     return None
@@ -72,8 +72,6 @@ def _bounded(duration: float) -> Duration:
 
 def _values(error: BaseException) -> Iterator[tuple[object, Duration]]:
     """What an error says itself, each with the unit of a number there."""
-    if not has_attributes(error):
-        return
     for headers in _headers(error):
         for name, unit in _UNITS.items():
             yield _header(headers, name), unit

@@ -7,6 +7,7 @@ does not exist: before it is put, and after it was removed.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 
 from redrive.model.item import WAITING_STATUSES, Status
 
@@ -112,6 +113,7 @@ VERBS_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
 """Verbs that can take an item to a queue that is named."""
 
 
+@cache
 def allowed_from(verb: Verb) -> tuple[Status, ...]:
     """The statuses a verb applies to."""
     return tuple(status for status in TRANSITIONS[verb][0] if status is not None)

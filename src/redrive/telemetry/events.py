@@ -5,7 +5,6 @@
 
 They go through structlog to the `logging` of Python, under the loggers `redrive.*`: whatever a program has configured
 there holds for them. Each record has the line as its message, and `record.event` and `record.fields` beside it.
-Secrets are taken out, long texts cut, and whatever is no text, number or truth value is named by its type only.
 
 Events of one transaction are formed without structlog and written together (ADR 25):
 
@@ -21,37 +20,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import select
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from redrive.model.duration import SECOND
 from redrive.model.failure import failure_from_exception
 from redrive.model.limits import KIB
-from redrive.model.redact import redact_text
-from redrive.model.text import clean_text, to_rfc3339, visible, visible_json
+from redrive.model.text import to_rfc3339, visible, visible_json
+from redrive.telemetry.event_line import form, form_again
 
 if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
 JSON_VARIABLE = "REDRIVE_LOG_JSON"
 """Set to anything but 0, the log is JSON where nobody says otherwise."""
-MAX_VALUE_BYTES = KIB
-MAX_TRACEBACK_BYTES = 8 * KIB
-MAX_LOOKED_AT_BYTES = 32 * KIB
-MAX_LISTED = 20
-"""Of a field that is a list, so many members are shown."""
 MAX_WRITE_BYTES = getattr(select, "PIPE_BUF", 4 * KIB)
 """What a pipe takes whole, so that lines of several processes do not mix in it."""
-MAX_REMEMBERED_CHARS = 256
-"""Longer texts are looked at each time."""
-_IS_ID = re.compile(r"[0-9a-f]{32}").fullmatch
-_NEEDS_QUOTES = re.compile(r'[ ="\\]').search
 
 
 class Log:
@@ -103,7 +91,7 @@ class Log:
         if not self._stdlib.isEnabledFor(level):
             return
         if (lines := _waiting.lines) is not None:
-            lines.append(_Line(self._stdlib, level, *_formed(event, fields)))
+            lines.append(_Line(self._stdlib, level, *form_again(event, fields)))
         else:
             (self._bound or self._bind()).log(level, event, **fields)
 
@@ -253,10 +241,8 @@ class _Handler(logging.StreamHandler[TextIO]):
         room = MAX_WRITE_BYTES
         self.acquire()
         try:
-            for line in lines:
-                record.msg = line.text
-                record.__dict__.update(line.extra)
-                text = self.format(record) + self.terminator
+            for formatted in self._formatted(record, lines):
+                text = formatted + self.terminator
                 size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
                 if chunk and size > room:
                     self._write(record, chunk)
@@ -266,6 +252,18 @@ class _Handler(logging.StreamHandler[TextIO]):
             self._write(record, chunk)
         finally:
             self.release()
+
+    def _formatted(self, record: logging.LogRecord, lines: Iterable[_Line]) -> Iterator[str]:
+        """Each event as its record would be formatted."""
+        if isinstance(self.formatter, _PlainFormatter):
+            record.msg = ""
+            head = self.format(record)
+            yield from (head + _indented(line.text) for line in lines)
+            return
+        for line in lines:
+            record.msg = line.text
+            record.__dict__.update(line.extra)
+            yield self.format(record)
 
     def _write(self, record: logging.LogRecord, texts: Sequence[str]) -> None:
         try:
@@ -290,7 +288,11 @@ class _PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """A line; of what has several, such as a traceback, the others are indented: none looks like one of ours."""
-        return visible(super().format(record), "\n\t").replace("\n", "\n    ")
+        return _indented(super().format(record))
+
+
+def _indented(text: str) -> str:
+    return visible(text, "\n\t").replace("\n", "\n    ")
 
 
 def _json_formatter() -> logging.Formatter:
@@ -327,55 +329,5 @@ def _unfolded(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapp
 
 def _to_logging(_: object, __: str, told: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """What the logger of Python is called with: one line, without arguments, and the fields beside it."""
-    text, extra = _formed(told.pop("event"), told)
+    text, extra = form(told.pop("event"), told)
     return (text,), {"extra": extra}
-
-
-def _formed(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The line of an event, and what its record has beside it."""
-    event, line = _shown(event, MAX_VALUE_BYTES)[0], ""
-    shown = {}
-    for name, value in fields.items():
-        if value is not None:
-            limit = MAX_TRACEBACK_BYTES if name == "traceback" else MAX_VALUE_BYTES
-            shown[name], written = _shown(value, limit)
-            line += f" {name}={written}"
-    return f"{event}{line}", {"event": event, "fields": shown}
-
-
-def _shown(value: Any, limit: int) -> tuple[Any, str]:
-    """A value as a record may have it, and as it is written in a line."""
-    if isinstance(value, str):
-        # Enumerations of texts too, which are to be shown as what they stand for.
-        text = str.__str__(value)
-        if _IS_ID(text):  # no secret has this form
-            return text, text
-        return _remembered_text(text, limit) if len(text) <= MAX_REMEMBERED_CHARS else _safe_text(text, limit)
-    if isinstance(value, bool):
-        return value, str(value).lower()
-    if isinstance(value, int | float):
-        return value, str(value)
-    if isinstance(value, list | tuple | set | frozenset) and all(isinstance(member, str) for member in value):
-        return _safe_text(_listed(value), limit)
-    # A payload, a lease, an item: nothing of what is in it.
-    return _safe_text(f"<{type(value).__name__}>", limit)
-
-
-def _safe_text(text: str, limit: int) -> tuple[str, str]:
-    # Secrets are looked for before the text is cut, which could cut one in half.
-    safe = clean_text(redact_text(clean_text(text, MAX_LOOKED_AT_BYTES)), limit)
-    return safe, safe if safe and safe.isprintable() and not _NEEDS_QUOTES(safe) else _quoted(safe)
-
-
-_remembered_text = lru_cache(maxsize=1024)(_safe_text)
-
-
-def _listed(members: Iterable[str]) -> str:
-    shown = list(members)
-    rest = f" and {len(shown) - MAX_LISTED:,} more" if len(shown) > MAX_LISTED else ""
-    return ", ".join(shown[:MAX_LISTED]) + rest
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{visible(escaped)}"'

@@ -8,11 +8,10 @@ from __future__ import annotations
 import queue
 import threading
 
-from redrive.broker.worker_session import Failed, Outcome, outcome_name
+from redrive.broker.worker_session import Failed, Lost, Outcome, Returned
 from redrive.clock import Instant
 from redrive.model.failure import Failure
 from redrive.model.item import Lease, Settled, Status
-from redrive.model.judge import OutcomeKind
 from redrive.model.redact import redact_title
 from redrive.model.redact_rules import NO_RULES, RedactRules
 from redrive.model.text import to_rfc3339
@@ -28,17 +27,16 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
     """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
     if not _log.shows_warning:
         return
-    failure = getattr(end, "failure", None)
+    failure: Failure | None = getattr(end, "failure", None)
     # A probe of a breaker, or refused with Retry-After: it waits for more than a time.
-    is_uncounted = isinstance(end, Failed) and settled.counters.failures == lease.counters.failures
-    kind = OutcomeKind.RETURNED if is_uncounted else OutcomeKind(outcome_name(end))
-    event = {
-        None: "item_dead",
-        OutcomeKind.FAILED: "item_failed",
-        OutcomeKind.LOST: "item_lost",
-        OutcomeKind.RELEASED: "item_released",
-        OutcomeKind.RETURNED: "item_returned",
-    }[kind if settled.dead_reason is None else None]
+    is_uncounted = isinstance(end, Failed) and settled.counters.failures == lease.failures
+    event = (
+        "item_dead" if settled.dead_reason is not None
+        else "item_returned" if is_uncounted or isinstance(end, Returned)
+        else "item_failed" if isinstance(end, Failed)
+        else "item_lost" if isinstance(end, Lost)
+        else "item_released"
+    )  # fmt: skip
     is_due_by_time = settled.status in (Status.FAILED, Status.PENDING) and not is_uncounted
     _log.warning(
         event,

@@ -152,16 +152,16 @@ class ThreadRunner:
     def next_job(self, thread: _Thread) -> Job | None:
         """In a thread: the next job; waits for one. None: stop."""
         while not thread.is_abandoned:
-            with contextlib.suppress(IndexError):
+            try:
                 return self._ready.popleft()
-            with self._mutex:
-                if self._ready:
-                    continue
-                if self._closed:
-                    return None
-                lock = thread.lock
-                self._idle.append(lock)
-            lock.acquire()
+            except IndexError:
+                with self._mutex:
+                    if self._ready:
+                        continue
+                    if self._closed:
+                        return None
+                    self._idle.append(thread.lock)
+            thread.lock.acquire()
         return None
 
     def perform(self, job: Job) -> Execution:

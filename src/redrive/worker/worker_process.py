@@ -9,6 +9,7 @@ service, and a second signal must not count as a second request. If the supervis
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -101,6 +102,7 @@ def _work(program: WorkerProgram, launch: WorkerLaunch, listener: Listener) -> i
     listener.attach(worker)
     try:
         with serving_metrics(program.brokers, launch):
+            gc.freeze()  # collections then pass over what was imported, which stays
             worker.run(until_idle=launch.until_idle)
     except (AccessError, NotFound, InvalidInput):
         if worker.has_settled_all:  # it was refused at the end, with nothing in hand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from redrive.broker.async_committer import ResultReceiver
@@ -74,9 +74,9 @@ class AsyncBrokerBase:
         if asked := [each for each in tuple(self._ahead) if each.get_loop() is loop]:
             await asyncio.wait(asked)
 
-    async def submit(self, call: Call) -> Any:
+    def submit(self, call: Call) -> Coroutine[Any, Any, Any]:
         """Commit one call, without a flow, and return its result. Raises if it was refused."""
-        return raise_if_refused(await self._commit(call))
+        return self._commit(call, raises=True)
 
     async def run_flow(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""
@@ -143,16 +143,17 @@ class AsyncBrokerBase:
         """What may take its time, out of the way of the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
-    async def _commit(self, call: Call) -> Any:
+    async def _commit(self, call: Call, raises: bool = False) -> Any:
         """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
         if self._ahead:
             await self._answered()
         future = self.core.committer.submit(call)
         try:
-            return await future
+            result = await future
         except asyncio.CancelledError:
             self.core.committer.return_unclaimed_leases(future)
             raise
+        return raise_if_refused(result) if raises else result
 
     async def _commit_together(self, calls: Sequence[Call]) -> Commit:
         """The same for several calls, in one transaction."""

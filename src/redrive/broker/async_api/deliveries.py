@@ -11,7 +11,6 @@ from typing import Any, Unpack, overload
 from redrive.broker.async_api.base import AsyncBrokerBase
 from redrive.broker.flows import deliveries, settle
 from redrive.clock import Instant
-from redrive.contract.item_calls import Put
 from redrive.errors import RedriveError
 from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
@@ -33,8 +32,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         `transaction` is a connection of yours to the same database with a transaction open: the item then exists if and
         only if that transaction commits.
         """
-        item = deliveries.new_item(value, **options)
-        put = Put(deliveries.queue_name(queue), (item,))
+        put = deliveries.put_one(queue, value, options)
         if transaction is not None:
             return self.core.put_in_transaction(transaction, put)[0]
         receipts: tuple[Receipt, ...] = await self.submit(put)

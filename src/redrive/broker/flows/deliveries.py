@@ -32,6 +32,7 @@ from redrive.model.limits import (
     check_name,
     check_priority,
 )
+from redrive.model.options import ItemOptions
 from redrive.model.payload import check_headers, encode_payload
 from redrive.model.queue_options import parse_settings
 from redrive.model.retry_policy import RetryInput, RetryPolicy, check_attempts_limit, check_retry_policy
@@ -91,6 +92,15 @@ def new_item(
         expire_at=None if expire_at is None else to_instant("expire_at", expire_at),
     )
     return check_times(item)
+
+
+def put_one(queue: str, value: Any, options: ItemOptions) -> Put:
+    """The call that puts one value. Most have no options, and nothing to check but the value."""
+    if options:
+        item = new_item(value, **options)
+    else:
+        item = NewItem(*encode_payload(value, None, MAX_STORABLE_BYTES), is_plain=True)
+    return Put(queue_name(queue), (item,))
 
 
 def _check_own_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -20,21 +20,21 @@ from redrive.clock import Instant
 from redrive.contract.admin_calls import SetOperation, StartOperation, StepOperation
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.queries import (
-    FindItems,
+    FindPlanSubjects,
     GetIdempotencyOwners,
     GetOperation,
     GetStats,
     ListOperations,
     ListQueues,
-    Page,
+    PlanPage,
 )
 from redrive.errors import ConfirmationMismatch, InvalidInput, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND, DurationInput, parse_duration
-from redrive.model.filter import Filter, Order
+from redrive.model.filter import Filter
 from redrive.model.ids import MAX_NUMBER
-from redrive.model.item import Item, Status
+from redrive.model.item import Status
 from redrive.model.judge import Verdict, dead_verdict
 from redrive.model.limits import MAX_BATCH, MAX_COUNT, check_label, is_remote
 from redrive.model.operation import BULK_VERBS, Operation, OperationStatus
@@ -166,12 +166,11 @@ def plan_operation(
     )
     cursor = None
     while True:
-        page: Page = yield from run_query(FindItems(filter, Order.OLDEST, MAX_BATCH, cursor))
-        letters = yield from _letters(filter, page.items)
+        page: PlanPage = yield from run_query(FindPlanSubjects(filter, planning.needs_last_entries, MAX_BATCH, cursor))
         for queue, keys in planning.keys_to_know(page.items).items():
             planning.know(queue, (yield from run_query(GetIdempotencyOwners(queue, tuple(keys)))))
         for item in page.items:
-            planning.add(item, is_dead_letter=item.id in letters)
+            planning.add(item)
         cursor = page.cursor
         if cursor is None:
             return core.redaction.knowing(rules_of(queues)).plan(planning.result())
@@ -303,21 +302,6 @@ def _sizes(queues: tuple[Queue, ...]) -> Flow[dict[str, int]]:
             stats: QueueStats = yield from run_query(GetStats(queue.name))
             sizes[queue.name] = stats.pending + stats.failed + stats.active
     return sizes
-
-
-def _letters(where: Filter, items: tuple[Item, ...]) -> Flow[set[str]]:
-    """Which of these items are dead letters: all where that was asked for, else those that the store finds."""
-    if where.status is Status.DEAD or not items:
-        return {item.id for item in items}
-    asked = Filter(queue=where.queue, status=Status.DEAD, ids=tuple(item.id for item in items))
-    found: set[str] = set()
-    cursor = None
-    while True:
-        page: Page = yield from run_query(FindItems(asked, Order.OLDEST, MAX_BATCH, cursor))
-        found.update(item.id for item in page.items)
-        cursor = page.cursor
-        if cursor is None:
-            return found
 
 
 def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdict, int]]]:

@@ -95,7 +95,7 @@ def run(
     """Edit and bring back all that matches. `named`: the items were named one by one, and nobody need be asked."""
     if no_wait:
         raise click.UsageError("--edit changes items here, and not in the store: it cannot go on without this command")
-    ids = (list(where["ids"]) if named else _ids(broker, where))[:limit]
+    ids = list(where["ids"]) if named and limit is None else _ids(broker, where)[:limit]
     if dry_run:
         _preview(broker, ids, edits)
         return

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1_000
 """Items of one call."""
+NO_DELAY = "0"
 TEXTS = texts_of(ItemOptions)
 ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 force_option = click.option("--force", is_flag=True, help="Also where a worker has the item: its lease is revoked.")
@@ -79,6 +80,8 @@ def _text(verb: str, result: Settled | RedriveError, past: HistoryEntry | None) 
         return "completed, and not kept" if verb == "done" else "removed for good"
     now = "" if result.source_id is None else f", its id is {short(result.id)} now"
     due = "" if result.status is not Status.FAILED else ", to be tried again"
+    if verb == "reschedule" and result.ready_at is not None:
+        due = f", may be leased from {format_instant(result.ready_at)}"
     if result.undo_until is not None:
         return f"dropped; until {format_instant(result.undo_until)}: {command_line(f'undo {short(result.id)}')}"
     if past is not None:
@@ -148,7 +151,7 @@ def done(ids: tuple[str, ...], force: bool) -> None:
 
 @command("reschedule")
 @ids_argument
-@click.option("--delay", default="0", metavar="TIME", help=TEXTS["delay"])
+@click.option("--delay", default=NO_DELAY, metavar="TIME", help=TEXTS["delay"])
 @click.option("--at", metavar="INSTANT", callback=parse_instant, help=TEXTS["enqueue_at"])
 @click.option("--note", metavar="TEXT", help=bulk_change.TEXTS["note"])
 def reschedule(ids: tuple[str, ...], delay: str, at: datetime | None, note: str | None) -> None:
@@ -160,6 +163,8 @@ def reschedule(ids: tuple[str, ...], delay: str, at: datetime | None, note: str 
     redrive queue reschedule 7f3a90c1 --note 'the gateway is back'
     redrive queue reschedule 7f3a90c1 --at 2026-07-01T03:00
     """
+    if at is not None and delay != NO_DELAY:
+        raise click.UsageError("--delay and --at were given; leave one out")
     with open_target() as broker:
         change(broker, ids, "reschedule", lambda some: broker.reschedule(some, delay=delay, enqueue_at=at, note=note))
 

@@ -89,6 +89,8 @@ def push(
         raise click.UsageError("A payload and --file were given; leave one out")
     if text and content_type is not None:
         raise click.UsageError("--text and --content-type were given; leave one out")
+    if expire is not None and expire_at is not None:
+        raise click.UsageError("--expire and --expire-at were given; leave one out")
     if lines and key is not None:
         raise click.UsageError("--key is for one item, and --lines puts many; leave one out")
     options: dict[str, Any] = {

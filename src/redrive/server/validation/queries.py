@@ -12,6 +12,7 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.queries import (
     CountItems,
     FindItems,
+    FindPlanSubjects,
     GetIdempotencyOwners,
     GetItem,
     GetItems,
@@ -64,7 +65,7 @@ def query(asked: Query, now: Instant) -> Query:
                 values.token(token)
         case GetLease(token) | GetLeasedItem(token):
             values.token(token)
-        case FindItems(where, _, limit, cursor):
+        case FindItems(where, _, limit, cursor) | FindPlanSubjects(where, _, limit, cursor):
             values.limit(limit)
             _cursor(cursor)
             return _replace(asked, where=filter_(where, now))

@@ -245,7 +245,7 @@ class Session:
         plain = batch.queues.plain
         if not plain or len(plain) > MANY_QUEUES:
             return {}
-        held = [each for each in held if each.key <= MAX_NUMBER]  # no token has a larger number
+        held = [each for each in held if each[1] <= MAX_NUMBER]  # no token has a larger number
         if not held:
             return {}
         numbers, keys, queues = zip(*held, strict=True)

@@ -210,8 +210,8 @@ def encode_state(item: Record) -> bytes:
     return encode(state)
 
 
-def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Record, Loaded]:
-    """Return an item as the rules have it, and what was read of it."""
+def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
+    """Return an item as the rules have it."""
     put_at, suffix, content = decode_content(raw[0])
     state = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
     entries = tuple(map(decode_entry, raw[2]))
@@ -219,7 +219,7 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Rec
     result = None if raw[4] is None else _decode_result(raw[4])
     words = read_words(raw) if with_words else NOT_READ
     ids = [make_id(long(body), suffix), *map(ItemId, state.i)]
-    record = Record(
+    return Record(
         ids=ids,
         queue=state.q,
         status=state.s,
@@ -252,7 +252,6 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> tuple[Rec
         home_store=state.H,
         route=state.P,
     )
-    return record, as_loaded(record)
 
 
 def read_words(raw: Sequence[Any]) -> frozenset[str]:

@@ -109,7 +109,7 @@ class RedisStore:
 
     def read(self, query: Query) -> Any:
         self._check_open()
-        session = self._session()
+        session = Session(self._client, self._keys, read_only=True)
         now, (raw,) = session.fetch_with_instant(("HGETALL", self._keys.of("queues")))
         self._follow(now)
         state = RedisState(session, self.namespace, self.name, _decode_queues(raw))

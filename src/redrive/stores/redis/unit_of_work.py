@@ -12,7 +12,7 @@ from typing import Any
 
 from redrive.clock import Instant
 from redrive.errors import InvalidName
-from redrive.model.ids import ItemId, parse_id
+from redrive.model.ids import ItemId, ids_with_prefix, parse_id
 from redrive.model.item import Status
 from redrive.stores.redis.codec import (
     NOT_READ,
@@ -48,10 +48,11 @@ Found = list[tuple[str, int]]
 class Session:
     """Items that were read, each once, and commands to run at the end."""
 
-    def __init__(self, client: RedisClient, keys: Keys) -> None:
+    def __init__(self, client: RedisClient, keys: Keys, *, read_only: bool = False) -> None:
         self.keys = keys
         self.writes: list[tuple[Part, ...]] = []
         self._client = client
+        self._read_only = read_only
         self._records: dict[int, Record] = {}
         """By body."""
         self._ids: dict[ItemId, Record | None] = {}
@@ -120,15 +121,17 @@ class Session:
     def ids_with_prefix(self, queue: str, prefix: str, limit: int) -> list[ItemId]:
         """Return up to `limit` ids of items in a queue that begin so."""
         ids: list[ItemId] = []
-        last: int | str = "-inf"
-        while last and len(ids) < limit:
-            arguments: list[Part] = [self.keys.root, queue, prefix, last, _SCANNED]
+        numbers, _ = ids_with_prefix(prefix)
+        first: int | str | None = short(numbers.start)
+        while first is not None and len(ids) < limit:
+            arguments: list[Part] = [self.keys.root, queue, prefix, first, short(numbers.stop - 1), _SCANNED]
             last, found = self._client.run(FIND_PREFIX, [self.keys.meta], arguments)
             bodies = [body.decode() for body in found]
             for start in range(0, len(bodies), PAGE):
                 self._read(bodies[start : start + PAGE], ())
             items = (item for body in bodies if (item := self.item_at(body)) is not None)
             ids += [item.id for item in items if item.id.startswith(prefix)]
+            first = None if last is None else f"({last.decode()}"
         return ids[:limit]
 
     def removed_items(self, key: str, limit: int) -> list[Record]:
@@ -163,17 +166,19 @@ class Session:
         for body, raw in zip(map(int, bodies), records, strict=True):
             if body not in self._records and body not in self._removed:
                 self._keep(body, raw, words)
-            elif words and body in self._loaded and self._records[body].words is NOT_READ:
+            elif words and body not in self._removed and self._records[body].words is NOT_READ:
                 self._records[body].words = read_words(raw)
-                self._loaded[body] = self._loaded[body]._replace(words=self._records[body].words)
+                if not self._read_only:
+                    self._loaded[body] = self._loaded[body]._replace(words=self._records[body].words)
         pairs = [
             [(members[i].decode(), score_of(members[i + 1])) for i in range(0, len(members), 2)] for members in ranged
         ]
         return [None if body is None else int(body) for body in found], pairs
 
     def _keep(self, body: int, raw: Sequence[Any], words: bool) -> None:
-        item, self._loaded[body] = read_record(body, raw, with_words=words)
-        self._records[body] = item
+        item = self._records[body] = read_record(body, raw, with_words=words)
+        if not self._read_only:
+            self._loaded[body] = as_loaded(item)
         for id in item.ids:
             self._ids[id] = item
         self.prefetch_names["sources"] += [item.id] if item.source_id is None else [item.id, item.source_id]

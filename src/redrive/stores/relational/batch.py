@@ -382,12 +382,15 @@ class Batch:
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
     def write_count_deltas(self) -> None:
-        """Write the changes of counts, one row per queue."""
-        for queue, counts in self.count_deltas.items():
-            if any(counts):
-                self.write(_INSERT_COUNT_DELTA, (queue, *counts))
-        self._unwritten.setdefault(Stage.INSERT_STATE, {}).update(self._left)
-        self.flush()
+        """Write the changes of counts, one row per queue, and all that is pending."""
+        rows = [(queue, *counts) for queue, counts in self.count_deltas.items() if any(counts)]
+        if self._left:
+            self._unwritten.setdefault(Stage.INSERT_STATE, {}).update(self._left)
+        if self._unwritten or self._ended or len(rows) > 1:
+            self.write_all(_INSERT_COUNT_DELTA, rows)
+            self.flush()
+        elif rows:
+            self._execute(_INSERT_COUNT_DELTA, rows[0])
 
 
 def random_salt() -> int:

@@ -138,11 +138,12 @@ def step_over_uniform(state: SqlState, call: StepOperation) -> Operation | None:
     """Make a step of an operation over uniform dead letters. None if some are not. Canaries are changed one by
     one."""
     batch, operation = state.batch, state.operations.get(call.id)
-    if operation is None or not (limit := operation.step_size(call.steps, call.limit)):
+    if operation is None or not operation.may_step(call.steps):
         return None
     if operation.canaries_left or (index := _index(batch, operation)) is None:
         return None
-    found, position, exhausted = _find(batch, operation, index, limit)
+    limit, left = call.limit, operation.changes_left  # no item is refused here
+    found, position, exhausted = _find(batch, operation, index, limit if left is None else min(limit, left))
     action = ManualAction.of(operation)
     chunks = _chunks(batch, action, found)
     if chunks is None:

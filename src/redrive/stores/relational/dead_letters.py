@@ -157,10 +157,11 @@ def _read_group(
     )
 
 
-INSERT_LETTER = """
-    INSERT INTO redrive_dead_letter (death_no, item_no, queue, section, died_at, reason, fingerprint, error_name,
-        error_type, error_class,
-        deliveries, attempts, failures, losses)
+LETTER_COLUMNS = """
+    death_no, item_no, queue, section, died_at, reason, fingerprint, error_name, error_type, error_class,
+    deliveries, attempts, failures, losses"""
+_INSERT_LETTER = f"""
+    INSERT INTO redrive_dead_letter ({LETTER_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _DELETE = "DELETE FROM redrive_dead_letter WHERE death_no = ?"
 _UPDATE_LETTER = "UPDATE redrive_dead_letter SET item_no = ?, queue = ?, section = ? WHERE death_no = ?"
@@ -188,7 +189,7 @@ def insert_letter(batch: Batch, item_row: ItemRow, death: Death, text: str | Non
     counters = death.counters
     counted = (counters.deliveries, counters.attempts, counters.failures, counters.losses)
     key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=archived))
-    batch.write(INSERT_LETTER, (*key, death.at, *cause_columns(death.reason, death.cause), *counted))
+    batch.write(_INSERT_LETTER, (*key, death.at, *cause_columns(death.reason, death.cause), *counted))
     if text is not None:
         assert item_row.death_no is not None
         batch.unindexed[item_row.death_no] = UnindexedLetter(item_row.item_no, death.cause.error_type, text)
@@ -205,7 +206,7 @@ def insert_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
     counted = (item_row.deliveries, item_row.attempts, item_row.failures, item_row.losses)
     key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=True))
     no_cause = [""] * 5
-    batch.write(INSERT_LETTER, (*key, at, *no_cause, *counted))
+    batch.write(_INSERT_LETTER, (*key, at, *no_cause, *counted))
 
 
 def update_letter(batch: Batch, item_row: ItemRow, *, archived: bool) -> None:
@@ -251,8 +252,11 @@ def write_search_terms(batch: Batch) -> None:
     contents = batch.execute(_CONTENTS, (batch.table([each.item_no for each in unindexed.values()]),)).fetchall()
     # SQLite returns NULL for a substring of an empty payload.
     by_number = {item_no: (payload or b"", content_type or JSON) for item_no, payload, content_type in contents}
-    for death_no, (item_no, error_type, text) in unindexed.items():
-        batch.write(_INSERT_TERMS, (death_no, stored(search_terms_of(error_type, text, *by_number[item_no]))))
+    rows = [
+        (death_no, stored(search_terms_of(error_type, text, *by_number[item_no])))
+        for death_no, (item_no, error_type, text) in unindexed.items()
+    ]
+    batch.write_all(_INSERT_TERMS, rows)
     unindexed.clear()
 
 

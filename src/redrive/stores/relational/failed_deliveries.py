@@ -24,14 +24,27 @@ from redrive.model.judge import Dead, OutcomeKind, RetryVerdict
 from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.stores.relational import dead_letters, feed, verdicts
 from redrive.stores.relational.batch import Batch, Stage, UnindexedLetter
-from redrive.stores.relational.item_rows import INSERT_FINISHED, INSERT_READY, INSERT_SCHEDULED, ItemRow, state_values
+from redrive.stores.relational.dead_letters import LETTER_COLUMNS
+from redrive.stores.relational.item_rows import INSERT_READY, INSERT_SCHEDULED, STATE_COLUMNS, ItemRow, state_values
 from redrive.stores.relational.queue_rows import QueueRow
 
 _DELETE_LEASES = "DELETE FROM redrive_lease WHERE item_no IN carray(?)"
+_LEASES = "carray(?1) AS c CROSS JOIN redrive_lease AS l ON l.item_no = c.value"
+_BURY = f"""
+    INSERT INTO redrive_finished (item_no, queue, status, ended_at, dead_reason, {STATE_COLUMNS})
+    SELECT l.item_no, l.queue, '{Status.DEAD.value}', ?4, ?5, l.rank, l.ready_at, l.seq, l.expire_deadline,
+        l.deliveries, l.attempts, l.failures + 1, l.losses, l.redrives, l.first_leased_at, l.entries + 1, l.deaths + 1,
+        ?2 + c.rowid * ?3
+    FROM {_LEASES}"""
+_INSERT_LETTERS = f"""
+    INSERT INTO redrive_dead_letter ({LETTER_COLUMNS})
+    SELECT ?2 + c.rowid * ?3, l.item_no, l.queue, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+        l.deliveries, l.attempts, l.failures + 1, l.losses
+    FROM {_LEASES}"""
+"""The state of items that die goes from table to table in the database."""
 _STORED = {status: status.value for status in Status}
-_DEAD = Status.DEAD.value
-_NOTHING_ELSE = None, None, None, None
-"""What a finished item has in archived_from, held_by, result and result_type, if it died in place."""
+# A member of an enumeration takes 0.1 µs to find on Python 3.11.
+_FAILED, _DIED, _HAS_FAILED = OutcomeKind.FAILED, Status.DEAD, HistoryEvent.FAILED
 _Rows = list[tuple[Any, ...]]
 _encode = msgspec.json.Encoder().encode
 
@@ -51,7 +64,7 @@ def plain_failure(batch: Batch, place: int, call: SettleCall, item_row: ItemRow)
 
     An item that does not is no dead letter, never expires, is held by nothing, and its history is not full.
     """
-    if call.__class__ is not Settle or call.outcome_kind is not OutcomeKind.FAILED:
+    if call.__class__ is not Settle or call.outcome_kind is not _FAILED:
         return None
     failure, verdict, row = call.failure, call.verdict, batch.by_key[item_row.queue]
     if failure is None or call.close_until is not None or call.version != row.queue.version:
@@ -73,9 +86,9 @@ def settle_failures(batch: Batch, failures: Sequence[PlainFailure], results: lis
         row, alike = batch.by_key[key], list(members)
         batch.count_status(key, Status.ACTIVE, -len(alike))
         batch.count_delta(key, "failed_total", len(alike))
-        numbers = batch.table([each.item_row.item_no for each in alike])
-        batch.write(_DELETE_LEASES, (numbers,), Stage.DELETE_STATE)
         (_bury if kind is Dead else _retry)(batch, row, alike, results)
+        numbers = batch.table([each.item_row.item_no for each in alike])
+        batch.write(_DELETE_LEASES, (numbers,), Stage.DELETE_ITEM)  # after the statements that read them
 
 
 def _retry(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], results: list[Any]) -> None:
@@ -107,36 +120,32 @@ def _bury(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], results
     queue, now, is_kept = row.queue.name, batch.now, FeedKind.DEAD in row.feed_kinds
     history: _Rows = []
     deaths: _Rows = []
-    letters: _Rows = []
-    finished: _Rows = []
     entries: list[feed.FailureEntry] = []
-    causes = _Causes()
-    for place, call, verdict, failure, item_row in failures:
-        number, item_no, id, reason = (
-            batch.allocate(2 + is_kept), item_row.item_no, item_id_of(call.token), verdict.reason,
-        )  # fmt: skip
-        cause, columns = causes.find(reason, failure)
-        history.append(_history_row(batch, queue, number, failure, call.note, item_row))
-        batch.wake_awaiting(id, has_past=item_row.entries > 1)  # what moved has a history that says so
-        counters = item_row.counters
-        death = Death(now, reason, queue, batch.namespace, batch.store, id, counters, cause, item_row.first_leased_at)
-        deaths.append((item_no, _encode(death)))
-        item_row.deaths += 1
-        item_row.death_no = death_no = number + 1
-        deliveries, attempts, failed, losses, _ = msgspec.structs.astuple(counters)
-        letters.append(
-            (death_no, item_no, row.key, batch.namespace_key, now, *columns, deliveries, attempts, failed, losses)
-        )
-        if row.settings.search:
-            batch.unindexed[death_no] = UnindexedLetter(item_no, failure.type, failure.text)
-        finished.append((item_no, row.key, _DEAD, now, columns[0], *_NOTHING_ELSE, *state_values(item_row)))
-        if is_kept:
-            entries.append((number + 2, item_no, item_row.id_suffix, failure, reason))
-        results[place] = Settled(id, queue, Status.DEAD, counters, dead_reason=reason)
+    step = 2 + is_kept
+    """For the history, the death, and the feed."""
+    for (reason, cause, columns), members in groupby(failures, _Causes().find):
+        alike = list(members)
+        number = batch.allocate(len(alike) * step)
+        numbers, first = batch.table([each.item_row.item_no for each in alike]), number + 1 - step
+        batch.write(_BURY, (numbers, first, step, now, columns[0]))
+        batch.write(_INSERT_LETTERS, (numbers, first, step, batch.namespace_key, now, *columns))
+        for place, call, _, failure, item_row in alike:
+            item_no, id = item_row.item_no, item_id_of(call.token)
+            history.append(_history_row(batch, queue, number, failure, call.note, item_row))
+            batch.wake_awaiting(id, has_past=item_row.entries > 1)  # what moved has a history that says so
+            counters = item_row.counters
+            death = Death(
+                now, reason, queue, batch.namespace, batch.store, id, counters, cause, item_row.first_leased_at
+            )
+            deaths.append((item_no, _encode(death)))
+            if row.settings.search:
+                batch.unindexed[number + 1] = UnindexedLetter(item_no, failure.type, failure.text)
+            if is_kept:
+                entries.append((number + 2, item_no, item_row.id_suffix, failure, reason))
+            results[place] = Settled(id, queue, _DIED, counters, dead_reason=reason)
+            number += step
     batch.write_all(verdicts.INSERT_HISTORY, history)
     batch.write_all(verdicts.INSERT_DEATH, deaths)
-    batch.write_all(dead_letters.INSERT_LETTER, letters)
-    batch.write_all(INSERT_FINISHED, finished)
     feed.append_failures(batch, FeedKind.DEAD, queue, entries)
     batch.count_status(row.key, Status.DEAD, len(failures))
     batch.count_delta(row.key, "dead_total", len(failures))
@@ -152,9 +161,7 @@ def _history_row(
     """Count a failure, and return its row of the history."""
     item_row.failures += 1
     item_row.entries += 1
-    entry = HistoryEntry(
-        batch.now, HistoryEvent.FAILED, queue, item_row.deliveries, failure, item_row.worker, None, note
-    )
+    entry = HistoryEntry(batch.now, _HAS_FAILED, queue, item_row.deliveries, failure, item_row.worker, None, note)
     return key, item_row.item_no, item_row.entries, _encode(entry)
 
 
@@ -162,13 +169,14 @@ class _Causes:
     """The causes of deaths in one transaction, made once for uniform failures."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[Cause, tuple[str, ...]]] = {}
+        self._known: dict[tuple[Any, ...], tuple[DeadReason, Cause, tuple[str, ...]]] = {}
 
-    def find(self, reason: DeadReason, failure: Failure) -> tuple[Cause, tuple[str, ...]]:
-        """Return the cause, and its columns in the index of dead letters, the reason first."""
+    def find(self, failed: PlainFailure) -> tuple[DeadReason, Cause, tuple[str, ...]]:
+        """Return the reason, the cause, and its columns in the index of dead letters, the reason first."""
+        failure, reason = failed.failure, failed.verdict.reason
         alike = reason, failure.type, failure.text, failure.error_class, failure.fingerprint
         known = self._known.get(alike)
         if known is None:
             cause = cause_of(reason, failure)
-            known = self._known[alike] = cause, dead_letters.cause_columns(reason, cause)
+            known = self._known[alike] = reason, cause, dead_letters.cause_columns(reason, cause)
         return known

@@ -33,9 +33,10 @@ DROPPED = "dropped"
 """The status of archived items that were dropped, in redrive_finished."""
 _MARKS = ", ?" * len(STATE_COLUMNS.split(","))
 _STATE = slice(4, 4 + len(STATE_COLUMNS.split(",")))
+_ACTIVE = Status.ACTIVE
 
 
-class ItemRow(msgspec.Struct):
+class ItemRow(msgspec.Struct, gc=False):
     """The state of an item, with its counters. Columns of the other state tables are None."""
 
     item_no: int
@@ -57,13 +58,13 @@ class ItemRow(msgspec.Struct):
     deaths: int = 0
     death_no: int | None = None
     """The number of its last death, while it is a dead letter or archived."""
-    ready: bool = False
-    """It is in redrive_ready."""
-    holders: Holders = ()
     token: int | None = None
     deadline: Instant | None = None
     leased_at: Instant | None = None
     worker: str | None = None
+    ready: bool = False
+    """It is in redrive_ready."""
+    holders: Holders = ()
     was_dead: bool = False
     """It was leased although it is dead."""
     ended_at: Instant | None = None
@@ -81,6 +82,16 @@ class ItemRow(msgspec.Struct):
         return make_id(self.item_no, self.id_suffix)
 
     @property
+    def is_dead_letter(self) -> bool:
+        """As in Record."""
+        return self.death_no is not None and self.status is not Status.ARCHIVED
+
+    @property
+    def lies_in_dead_queue(self) -> bool:
+        """Whether it is a dead letter that is not dead itself."""
+        return self.is_dead_letter and self.status is not Status.DEAD and not self.was_dead
+
+    @property
     def held_by(self) -> tuple[str, ...]:
         return holder_names(self.holders)
 
@@ -90,10 +101,10 @@ class ItemRow(msgspec.Struct):
 
 
 _LEASE = f"""
-    SELECT queue, token, deadline, leased_at, worker, dead_reason, {STATE_COLUMNS} FROM redrive_lease
+    SELECT queue, {STATE_COLUMNS}, token, deadline, leased_at, worker, dead_reason FROM redrive_lease
     WHERE item_no = ? /*+ FOR UPDATE */"""
 _LEASES = f"""
-    SELECT item_no, queue, token, deadline, leased_at, worker, dead_reason, {STATE_COLUMNS} FROM redrive_lease
+    SELECT item_no, queue, {STATE_COLUMNS}, token, deadline, leased_at, worker, dead_reason FROM redrive_lease
     WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"""
 _ITEMS = "SELECT item_no, id_suffix, queue FROM redrive_item WHERE item_no IN carray(?)"
 _FRESH = f"""
@@ -117,7 +128,7 @@ _INSERT_LEASE, _INSERT_EARLY_LEASE = (
 )
 _EXTEND = "UPDATE redrive_lease SET deadline = ? /*= , early = 0 */ WHERE item_no = ?"
 _EXTEND_EARLY = "UPDATE redrive_lease SET deadline = ? /*= , early = 1 */ WHERE item_no = ?"
-INSERT_FINISHED = f"""
+_INSERT_FINISHED = f"""
     INSERT INTO redrive_finished (item_no, queue, {_OUTCOME}, {STATE_COLUMNS})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?{_MARKS})"""
 _ROUTES = "SELECT item_no, target, since, kind, status FROM redrive_moving WHERE item_no IN carray(?)"
@@ -274,8 +285,8 @@ def find_all_leased(executor: Executor, id_suffixes: Mapping[int, int]) -> dict[
 
 
 def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
-    item_row = ItemRow(item_no, id_suffix, row[0], Status.ACTIVE, *row[6:])
-    item_row.token, item_row.deadline, item_row.leased_at, item_row.worker, dead_reason = row[1:6]
+    queue, *state, dead_reason = row
+    item_row = ItemRow(item_no, id_suffix, queue, _ACTIVE, *state)
     if dead_reason is not None:
         item_row.was_dead, item_row.dead_reason = True, DeadReason(dead_reason)
     return item_row
@@ -351,7 +362,7 @@ def insert_row(batch: Batch, item_row: ItemRow) -> None:
     result = (None, None) if item_row.result is None else (item_row.result.payload, item_row.result.content_type)
     status, ended_at = (item_row.status.value, item_row.ended_at) if dropped_at is None else (DROPPED, dropped_at)
     ended = (item_row.item_no, item_row.queue, status, ended_at, dead_reason, archived_from, held_by, *result)
-    batch.write(INSERT_FINISHED, (*ended, *state_values(item_row)))
+    batch.write(_INSERT_FINISHED, (*ended, *state_values(item_row)))
     if item_row.route is not None:
         to, since, kind, arrives_as = msgspec.structs.astuple(item_row.route)
         batch.write(_INSERT_MOVING, (item_row.item_no, batch.namespace_key, to, since, kind.value, arrives_as.value))

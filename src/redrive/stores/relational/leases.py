@@ -18,7 +18,7 @@ from redrive.errors import QueueNotFound
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_at, shut_gate
-from redrive.model.ids import ItemId, Token, make_id, make_token
+from redrive.model.ids import make_id, make_token
 from redrive.model.item import NO_OVERRIDES, Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
@@ -73,10 +73,13 @@ def lease_all(batch: Batch, calls: Sequence[LeaseItems]) -> list[Any]:
         limit = sum(calls[index].limit for index in members)
         leased = _lease(batch, row, limit, worker, timeout, ignore_overdue)
         leases = leased.leases
+        if len(members) == 1:
+            results[members[0]] = leased
+            continue
         start = 0
         for index in members:
             end = start + calls[index].limit
-            results[index] = leased if len(members) == 1 else Leased(leases[start:end], leased.overdue, leased.next_at)
+            results[index] = Leased(leases[start:end], leased.overdue, leased.next_at)
             start = end
     return results
 
@@ -87,8 +90,8 @@ def _lock_gates(batch: Batch, names: Iterable[str]) -> None:
     All rows that this transaction changes are locked here, in order, so that concurrent ones do not deadlock. A gate
     that is shut stays shut, regardless of what others lease.
     """
-    rows = [batch.by_name[name] for name in names if name in batch.by_name]
-    counting = (row for row in rows if counts_leases(row.queue.gates))
+    gated = [row for name in names if (row := batch.by_name.get(name)) is not None and row.queue.gates]
+    counting = [row for row in gated if counts_leases(row.queue.gates)]
     keys = {row.key for row in counting if shut_gate(row.queue.gates, batch.now) is None}
     if keys:
         locked = batch.execute(_LOCK_GATES, (batch.table(sorted(keys | batch.replying)),)).fetchall()
@@ -145,10 +148,9 @@ def _lease(
         rank, _, _, item_no, id_suffix, payload, content_type, headers, put_at, deliveries, attempts, failures, losses,
         redrives, first_leased_at, expire_deadline, overrides,
     ) in head:  # fmt: skip
-        id = f"{id_suffix:016x}{item_no:016x}"
         lease = Lease(
-            ItemId(id),
-            Token(f"{id}{keys[item_no]:016x}"),
+            make_id(item_no, id_suffix),
+            make_token(item_no, id_suffix, keys[item_no]),
             queue,
             payload,
             content_type or JSON,
@@ -170,7 +172,7 @@ def _lease(
         leases.append(lease)
         if row.records_success:
             feed.append_event(batch, FeedKind.LEASED, queue, item_no, id_suffix)
-    if counts_leases(gates):
+    if gates and counts_leases(gates):
         batch.set_gates(row, count_leases(gates, [lease.id for lease in leases]))
     return Leased(leases)
 

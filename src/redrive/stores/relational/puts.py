@@ -49,8 +49,10 @@ _ITEM = """
 
 _InsertBatch = tuple[int, str, int, int | None]
 """What plain items that are inserted together share: queue, content type, priority, expire_timeout."""
-_InsertBatches = dict[_InsertBatch, tuple[list[bytes], list[tuple[list[Receipt], int]]]]
-"""The payloads of each group, and the positions of their receipts."""
+_Owner = int | tuple[list[Receipt], int]
+"""Where the receipt of an item belongs: the index of the call that puts only this one, or a position among others."""
+_InsertBatches = dict[_InsertBatch, tuple[list[bytes], list[_Owner]]]
+"""The payloads of each group, and the owners of their receipts."""
 
 
 _NOT_READ = KnownKey(0, 0, b"", False)
@@ -72,21 +74,21 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     odd: list[int] = []
     groups: _InsertBatches = {}
-    by_name = batch.by_name
     read_keys(batch, calls)
+    queue, row = "", None
     for index, call in enumerate(calls):
-        row = by_name.get(call.queue)
+        if call.queue != queue:
+            queue = call.queue
+            row = batch.by_name.get(queue)
         item = call.items[0] if len(call.items) == 1 else None
         if row is not None and item is not None and item.is_plain and len(item.payload) <= row.plain_put_max_bytes:
             # The most frequent put: one plain item, and only its size to check.
-            receipts: list[Any] = [None]
             group = (row.key, item.content_type, item.priority, item.expire_timeout)
             if group not in groups:
                 groups[group] = ([], [])
             payloads, owners = groups[group]
             payloads.append(item.payload)
-            owners.append((receipts, 0))
-            results[index] = receipts
+            owners.append(index)
             continue
         retried = row is not None and item is not None and _is_retried(batch, row, item)
         if odd and (retried or not is_odd_put(call)):  # the keys of those before it may be its own
@@ -99,7 +101,7 @@ def put_all(batch: Batch, calls: Sequence[Put]) -> list[Any]:
         else:
             results[index] = _put_or_refuse(batch, call, groups)
     _put_odd(batch, calls, odd, results)
-    _write_insert_batches(batch, groups)
+    _write_insert_batches(batch, groups, results)
     batch.known_keys.clear()  # the calls that follow may end the items of some
     return [tuple(result) if result.__class__ is list else result for result in results]
 
@@ -140,7 +142,7 @@ def put_batch(
     checked = [_check(batch, Put(queue, items), False, leaving, completes) for queue, items in merged.items()]
     groups: _InsertBatches = {}
     receipts = [_write(batch, each, groups) for each in checked]
-    _write_insert_batches(batch, groups)
+    _write_insert_batches(batch, groups, [])
     return tuple(itertools.chain.from_iterable(receipts))
 
 
@@ -175,7 +177,7 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
         payloads += [item.payload for item in items]
         owners += [(receipts, position) for position in range(len(items))]
         if bounded:
-            _write_insert_batches(batch, groups)
+            _write_insert_batches(batch, groups, [])
         return receipts
     written: dict[str, ItemId] = {}
     new_ids = {position: batch.allocate_id() for position in range(len(items)) if position not in put.known}
@@ -191,22 +193,20 @@ def _write(batch: Batch, put: _CheckedPut, groups: _InsertBatches) -> list[Recei
     return receipts
 
 
-def _write_insert_batches(batch: Batch, groups: _InsertBatches) -> None:
-    for (queue, content_type, priority, expire_timeout), (payloads, owners) in groups.items():
-        _write_plain(batch, batch.by_key[queue], content_type, priority, expire_timeout, payloads, owners)
+def _write_insert_batches(batch: Batch, groups: _InsertBatches, results: list[Any]) -> None:
+    """Insert all groups. `results` are those of the calls, of which some put only one item."""
+    for group, (payloads, owners) in groups.items():
+        for owner, receipt in zip(owners, _write_plain(batch, group, payloads), strict=True):
+            if isinstance(owner, int):
+                results[owner] = (receipt,)
+            else:
+                owner[0][owner[1]] = receipt
 
 
-def _write_plain(
-    batch: Batch,
-    row: QueueRow,
-    content_type: str,
-    priority: int,
-    expire_timeout: int | None,
-    payloads: list[bytes],
-    owners: list[tuple[list[Receipt], int]],
-) -> None:
+def _write_plain(batch: Batch, group: _InsertBatch, payloads: list[bytes]) -> list[Receipt]:
     """All items that differ only in their payload, with two statements."""
-    count, now = len(payloads), batch.now
+    queue, content_type, priority, expire_timeout = group
+    row, count, now = batch.by_key[queue], len(payloads), batch.now
     first, salt = batch.allocate(count), random_salt()
     stored_type = None if content_type == JSON else content_type
     timeout = row.settings.expire_timeout if expire_timeout is None else expire_timeout
@@ -225,11 +225,13 @@ def _write_plain(
     batch.count_delta(row.key, "pending", count)
     batch.count_delta(row.key, "put_total", count)
     batch.arrivals[row.queue.name] += count
-    for index, (receipts, position) in enumerate(owners):
+    receipts: list[Receipt] = []
+    for number in range(first, first + count):
         salt = (salt + SALT_STEP) & SALT_MASK
-        receipts[position] = Receipt(ItemId(f"{salt << PARTITION_BITS:016x}{first + index:016x}"))
+        receipts.append(Receipt(make_id(number, salt << PARTITION_BITS)))
         if row.records_success:
-            feed.append_event(batch, FeedKind.PUT, row.queue.name, first + index, salt << PARTITION_BITS)
+            feed.append_event(batch, FeedKind.PUT, row.queue.name, number, salt << PARTITION_BITS)
+    return receipts
 
 
 def _is_retried(batch: Batch, row: QueueRow, item: NewItem) -> bool:

@@ -15,6 +15,7 @@ from redrive.contract.queries import (
     Counted,
     CountItems,
     FindItems,
+    FindPlanSubjects,
     GetIdempotencyOwners,
     GetItem,
     GetItems,
@@ -40,6 +41,7 @@ from redrive.contract.queries import (
     ListWorkerLeases,
     Overdue,
     Page,
+    PlanPage,
     ReadFeed,
 )
 from redrive.errors import ItemNotFound, LeaseLost, QueueNotFound
@@ -69,6 +71,7 @@ from redrive.stores.relational.item_rows import (
     token_numbers,
 )
 from redrive.stores.relational.low_water_marks import above, each_queue, leases
+from redrive.stores.relational.plan_subjects import read_plan_subjects
 from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_names, queue_rows
 from redrive.stores.relational.records import RecordReader, overrides_of, read_items
 from redrive.stores.relational.search_scope import read_scope
@@ -138,6 +141,8 @@ def answer_query(executor: Executor, query: Query, namespace: str, now: Instant)
             return _items(executor, namespace, ids)
         case FindItems():
             return _page(executor, namespace, query)
+        case FindPlanSubjects():
+            return _plan_page(executor, namespace, query)
         case CountItems(where, cursor):
             return _count(executor, namespace, where, cursor)
         case ListGroups(name, limit):
@@ -206,6 +211,16 @@ def _page(executor: Executor, namespace: str, query: FindItems) -> Page:
     item_rows = find_all(executor, found.numbers)
     items = read_items(executor, [item_rows[item_no] for item_no in found.numbers], scope.names)
     return Page(tuple(items), None if found.exhausted else _cursor(where, order, found.position))
+
+
+def _plan_page(executor: Executor, namespace: str, query: FindPlanSubjects) -> PlanPage:
+    where = query.where
+    scope = read_scope(executor, namespace)
+    found = find.select(
+        executor, scope, where, limit=query.limit, after=parse_cursor(where, Order.OLDEST, query.cursor)
+    )
+    items = read_plan_subjects(executor, found.numbers, scope.names, with_last=query.with_last)
+    return PlanPage(items, None if found.exhausted else _cursor(where, Order.OLDEST, found.position))
 
 
 def _count(executor: Executor, namespace: str, where: Filter, cursor: str | None) -> Counted:

@@ -34,12 +34,8 @@ ANY_QUEUE = 0
 NO_QUEUE = -1
 
 
-class LeaseKey(NamedTuple):
-    """A token: the item's number and the lease's key; and the key of the queue that the item must be in."""
-
-    item_no: int
-    key: int
-    queue: int = ANY_QUEUE
+LeaseKey = tuple[int, int, int]
+"""A token: the item's number and the lease's key; and the key of the queue that the item must be in."""
 
 
 class LeasedHead(NamedTuple):

@@ -140,7 +140,7 @@ def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
         return False
     if len({item_id_of(call.token) for call in calls}) < len(calls):
         return True
-    named = {put.queue for call in calls if call.__class__ is Complete for put in call.puts}
+    named = {put.queue for call in calls if call.__class__ is Complete and call.puts for put in call.puts}
     return any(
         name in batch.by_name and batch.by_name[name].settings.idempotency_timeout == WITH_ITEM for name in named
     )
@@ -194,9 +194,9 @@ def _lease_key(batch: Batch, call: Complete) -> LeaseKey:
     item_no = int(token[16:32], 16) if token[16] < "8" else 0
     key = int(token[32:], 16) if token[32] < "8" else 0
     if call.queue is None:
-        return LeaseKey(item_no, key)
+        return item_no, key, ANY_QUEUE
     named = batch.by_name.get(call.queue)
-    return LeaseKey(item_no, key, NO_QUEUE if named is None else named.key)
+    return item_no, key, NO_QUEUE if named is None else named.key
 
 
 def _complete_leased(
@@ -207,12 +207,13 @@ def _complete_leased(
     results: list[Any],
     finished: dict[int, int],
 ) -> None:
-    numbers = [each.item_no for each in parsed]
+    numbers = [item_no for item_no, _, _ in parsed]
     rows = batch.execute(_LEASE, numbers) if len(numbers) == 1 else batch.execute(_LEASES, (batch.table(numbers),))
     leased = {row[0]: row for row in rows.fetchall()}
     gone: list[int] = []
     # Of what is kept, or has a past, more is to be changed than a lease.
-    more = {row[0] for row in leased.values() if row[8] or row[9] or _keeps(batch, row[2])}
+    keeping = {queue for queue in {row[2] for row in leased.values()} if _keeps(batch, queue)}
+    more = {row[0] for row in leased.values() if row[8] or row[9] or row[2] in keeping}
     id_suffixes = {
         item_no: int(call.token[:16], 16) for call, (item_no, *_) in zip(calls, parsed, strict=True) if item_no in more
     }
@@ -231,7 +232,7 @@ def _complete_leased(
             results[index] = WrongQueue(item_id_of(token), owner.queue.name, call.queue or "")
             continue
         del leased[item_no]
-        if (item_row := item_rows.get(item_no)) is not None:
+        if item_rows and (item_row := item_rows.get(item_no)) is not None:
             if item_row.death_no is not None:
                 odd[index] = item_row
                 continue

@@ -65,6 +65,7 @@ QUERY_RULES: dict[type[Any], Rule] = {
     asked.GetItem: lambda state, query: state.item(query.id).to_item(),
     asked.GetItems: queries.get_items,
     asked.FindItems: queries.find_items,
+    asked.FindPlanSubjects: queries.find_plan_subjects,
     asked.CountItems: queries.count_items,
     asked.ListGroups: queries.list_groups,
     asked.ReadFeed: queries.read_feed,

@@ -50,9 +50,9 @@ def start_operation(state: State, call: StartOperation) -> Operation:
 def step_operation(state: State, call: StepOperation) -> Operation | StaleSettings:
     """Look first, so that a verdict that is missing or out of date refuses the step as a whole; then change."""
     operation = get_operation(state, call.id)
-    if not (limit := operation.step_size(call.steps, call.limit)):
+    if not operation.may_step(call.steps):
         return operation
-    selected = _select(state, operation, limit)
+    selected = _select(state, operation, call.limit)
     targets = {}
     for _, item in selected.found:
         target = _target(state, operation, call, item)
@@ -128,7 +128,7 @@ def _step(state: State, operation: Operation, selected: FoundItems, targets: dic
         changed.append(result.id)
         if operation.verb in TRACKED_VERBS:
             state.operations.remember(operation.id, id)
-        if len(changed) == operation.canaries_left:
+        if len(changed) == operation.changes_left:
             return after_step(operation, state.now, changed, skipped, position, exhausted=False)
     return after_step(operation, state.now, changed, skipped, selected.position, selected.exhausted)
 

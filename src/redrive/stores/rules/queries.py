@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+import msgspec
+
 from redrive.clock import Instant
 from redrive.contract.queries import (
     AuditEntry,
@@ -12,6 +14,7 @@ from redrive.contract.queries import (
     CountItems,
     FeedPage,
     FindItems,
+    FindPlanSubjects,
     GetIdempotencyOwners,
     GetItems,
     GetItemsByKey,
@@ -23,6 +26,7 @@ from redrive.contract.queries import (
     ListWorkerLeases,
     Overdue,
     Page,
+    PlanPage,
     ReadFeed,
 )
 from redrive.errors import LeaseLost
@@ -31,7 +35,9 @@ from redrive.model.group import Group
 from redrive.model.ids import ItemId
 from redrive.model.item import Item, Lease
 from redrive.model.limits import MAX_INSTANT
+from redrive.model.operation_plan import PlanSubject
 from redrive.model.queue import QueueStats
+from redrive.model.worker_info import TASK_HEADER
 from redrive.stores.rules.puts import living_item
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import Record
@@ -151,6 +157,37 @@ def find_items(state: State, query: FindItems) -> Page:
     if selected.exhausted or selected.position is None:
         return Page(items, None)
     return Page(items, make_cursor(query.where, query.order, selected.position))
+
+
+def find_plan_subjects(state: State, query: FindPlanSubjects) -> PlanPage:
+    """One page."""
+    where = query.where
+    selected = state.select(where, Order.OLDEST, query.limit, parse_cursor(where, Order.OLDEST, query.cursor))
+    items = tuple(_plan_subject(item, query.with_last) for _, item in selected.found)
+    if selected.exhausted or selected.position is None:
+        return PlanPage(items, None)
+    return PlanPage(items, make_cursor(where, Order.OLDEST, selected.position))
+
+
+def _plan_subject(item: Record, with_last: bool) -> PlanSubject:
+    last = item.history.last() if with_last else None
+    death = item.deaths[-1] if item.deaths else None
+    return PlanSubject(
+        item.id,
+        item.status,
+        item.is_dead_letter,
+        item.worker,
+        None if last is None else msgspec.structs.replace(last, failure=None, note=None),
+        item.queue,
+        item.counters.deliveries,
+        item.was_dead,
+        item.is_dropped,
+        None if death is None else death.queue,
+        None if death is None else death.cause,
+        item.home_store if item.lies_in_dead_queue else None,
+        item.idempotency_key,
+        item.headers.get(TASK_HEADER),
+    )
 
 
 def count_items(state: State, query: CountItems) -> Counted:

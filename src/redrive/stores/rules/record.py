@@ -262,7 +262,8 @@ class Record:
         )
 
     @property
-    def _lies_in_dead_queue(self) -> bool:
+    def lies_in_dead_queue(self) -> bool:
+        """Whether it is a dead letter that is not dead itself."""
         return self.is_dead_letter and self.status_without_lease is not Status.DEAD
 
     def words_of_death(self) -> frozenset[str]:
@@ -309,7 +310,7 @@ class Record:
             deaths=tuple(self.deaths),
             moving_to=None if self.route is None else self.route.to,
             moving_since=None if self.route is None else self.route.since,
-            home_store=self.home_store if self._lies_in_dead_queue else None,
+            home_store=self.home_store if self.lies_in_dead_queue else None,
         )
 
     def to_move(self) -> Move:

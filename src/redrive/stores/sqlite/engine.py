@@ -137,7 +137,7 @@ class Engine:
 
     def _transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
         """In a turn, and in any thread."""
-        self.check_files()
+        self._guard.check()
         self._roll_back()  # left open by a transaction that was interrupted during its rollback
         result = self._commit(work)
         self._check_committed()
@@ -171,7 +171,7 @@ class Engine:
     def _check_committed(self) -> None:
         """Acknowledge nothing that went into files which are no longer those of the store."""
         try:
-            self.check_files()
+            self._guard.check()
         except StoreUnavailable as error:
             raise OutcomeUnknown(self.name, error.problem) from error
         try:

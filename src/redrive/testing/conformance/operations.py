@@ -156,6 +156,15 @@ class BulkConformance(Suite):
         assert (operation.changed, operation.skipped, sorted(found(broker))) == (2, {"item_active": 2}, [2, 3])
         assert operation.samples == {"item_active": tuple(taken)}
 
+    def test_limit_makes_no_small_steps_over_refused_items(self, broker: Broker, clock: FakeClock) -> None:
+        for name in ("jobs", "other"):
+            broker.create_queue(name)
+        ids = [receipt.id for receipt in broker.put_many("jobs", range(42))]
+        assert len(broker.lease("jobs", 40)) == 40
+        operation = perform(broker, clock, "move", ids=tuple(ids), status="any", to="other", limit=1)
+        assert (operation.changed, operation.skipped, operation.steps) == (1, {"item_active": 40}, 1)
+        assert places(broker.stats("jobs")) == {"active": 40, "pending": 1}
+
     def test_limit_goes_with_canaries_a_pause_and_a_rate(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
         die(broker, 9)

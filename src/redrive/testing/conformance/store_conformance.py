@@ -111,6 +111,7 @@ from redrive.testing.conformance.operation_rate import (
 from redrive.testing.conformance.operation_snapshots import BulkEquivalenceConformance, SnapshotConformance
 from redrive.testing.conformance.operations import BulkConformance, StepConformance
 from redrive.testing.conformance.payloads import PayloadConformance, RedactConformance
+from redrive.testing.conformance.plan_subjects import PlanSubjectConformance
 from redrive.testing.conformance.put_failed_repeats import (
     CaptureAgainConformance,
     CaptureBatchConformance,
@@ -291,6 +292,7 @@ class StoreConformance(
     FeedConformance,
     FailureEntriesConformance,
     FeedReadingConformance,
+    PlanSubjectConformance,
     BulkConformance,
     OutcomeConformance,
     SnapshotConformance,

@@ -1,7 +1,7 @@
 -- Finds items by the first digits of their ids, among the next items of a queue.
 -- KEYS[1] meta, by which a cluster finds the server of the namespace
 -- ARGV[1] root: the beginning of every key    ARGV[2] queue    ARGV[3] digits
--- ARGV[4] number of the last item of the call before, or -inf    ARGV[5] count of items to look at
+-- ARGV[4] lowest number    ARGV[5] highest number    ARGV[6] count of items to look at
 --   all:Q        bodies by the number of the id; a body is the number of the first id
 --   c:B          content, with the suffix of the first id in its characters 17 to 32
 --   s:B          state, with the later ids as texts
@@ -9,8 +9,7 @@
 
 local root, digits, last = ARGV[1], ARGV[3], false
 local suffix_digits = string.sub(digits, 1, 16)
-local low = ARGV[4] == '-inf' and ARGV[4] or '(' .. ARGV[4]
-local range = redis.call('ZRANGEBYSCORE', root .. 'all:' .. ARGV[2], low, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
+local range = redis.call('ZRANGEBYSCORE', root .. 'all:' .. ARGV[2], ARGV[4], ARGV[5], 'WITHSCORES', 'LIMIT', 0, ARGV[6])
 local found = {}
 for at = 1, #range, 2 do
   local body = range[at]
@@ -26,7 +25,7 @@ for at = 1, #range, 2 do
     found[#found + 1] = body
   end
 end
-if #range == 2 * tonumber(ARGV[5]) then
+if #range == 2 * tonumber(ARGV[6]) then
   last = range[#range]
 end
 return {last, found}
