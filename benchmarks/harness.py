@@ -20,6 +20,7 @@ from benchmarks.machine import sync_microseconds
 
 ROOT = Path(__file__).parent.parent
 CASE_TIMEOUT_SECONDS = 900
+NOT_EXPLAINED = "not explained yet"
 
 
 class NotReady(Exception):
@@ -63,7 +64,7 @@ class Bar:
     figure: str = "rate"
     at_least: float | None = None
     at_most: float | None = None
-    why: str = "not explained yet"
+    why: str = NOT_EXPLAINED
     """If it is missed: the reason, or what is known of it. The report shows it beside a miss."""
 
 

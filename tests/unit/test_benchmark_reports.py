@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.harness import Bar, Case, Results, Series, Suite, as_json, from_json
+from benchmarks.harness import NOT_EXPLAINED, Bar, Case, Results, Series, Suite, as_json, from_json
 from benchmarks.load import Measurement
 from benchmarks.scenarios import SUITES
 
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
-NOT_EXPLAINED = Bar("", "", ()).why
 
 
 def _case(key: str) -> Case:
