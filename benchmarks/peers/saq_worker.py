@@ -15,7 +15,7 @@ CALLERS = 20
 DELETED, KEPT = -1, 0
 """How long it keeps a job that has ended."""
 SWEPT = (Status.ABORTING, Status.ABORTED)
-"""On Redis, its sweep takes one or two of the first jobs for lost ones while they begin. They are kept as well."""
+"""On Redis, its sweep takes one or two of the first jobs for lost ones while they start. They are kept as well."""
 T = TypeVar("T")
 
 

@@ -178,7 +178,7 @@ def measure_puts_meanwhile(directory: Path) -> Measurement:
 
 
 CASES = [
-    Case("redrive.operation", "Redrive of 100,000 in place", "one operation, steps of 1,000", measure_redrive),
+    Case("redrive.operation", "Redrive of 100,000 in place", "one operation, steps of 250", measure_redrive),
     Case(
         "redrive.raw",
         "Redrive of 100,000 in place",

@@ -24,7 +24,7 @@ def bars(store: str) -> list[Bar]:
 
 
 def svg() -> str:
-    """The chart as a picture. All panels have the same scale, which begins at 0."""
+    """The chart as a picture. All panels have the same scale, which starts at 0."""
     largest = max(rate(SUITE, bar.case) for store in PEERS for bar in bars(store))
     measured = results(SUITE)
     parts: list[str] = []

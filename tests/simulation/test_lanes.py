@@ -336,11 +336,14 @@ def test_lane_on_postgres_does_what_the_rules_say(
     lane: str, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session has statements of its own for keys and plain completions."""
-    urls = []
+    compare_with_rules(lane, LaneTwins(0, tmp_path, monkeypatch, empty_schemas(postgres)))
+
+
+def empty_schemas(postgres: Server) -> list[str]:
+    """The URL of a store with lanes, and of one without."""
     for schema in ("lanes", "rules"):
         postgres.empty(schema)
-        urls.append(f"{postgres.url}?schema={schema}")
-    compare_with_rules(lane, LaneTwins(0, tmp_path, monkeypatch, urls))
+    return [f"{postgres.url}?schema={schema}" for schema in ("lanes", "rules")]
 
 
 def compare_with_rules(lane: str, twins: LaneTwins) -> None:
@@ -357,8 +360,9 @@ BANG, LATE = failure_from_fields("pkg.Bang", "bang\nsecond line", worker="w"), f
 EXHAUSTED = Dead(DeadReason.RETRIES_EXHAUSTED)
 
 
-def alike(queue: str, *verdicts: Any, before: int = 0) -> MakeCalls:
-    """Failures of three kinds with these verdicts in turn, some with a note, of items that failed `before`."""
+def alike(queue: str, *verdicts: Any, before: int = 0, in_a_row: int = 1) -> MakeCalls:
+    """Failures of three kinds, so many in a row, with these verdicts in turn, some with a note, of items that failed
+    `before`, and were lost once."""
 
     def make(broker: Broker) -> list[Call]:
         now = version(broker, queue)
@@ -367,13 +371,17 @@ def alike(queue: str, *verdicts: Any, before: int = 0) -> MakeCalls:
             for lease in held:
                 broker.fail(lease, "before", verdict=RetryVerdict(0))
             held = broker.lease(queue, MANY, worker="w")
+        if before:
+            lost = [Settle(lease.token, OutcomeKind.LOST, TAIL, now, worker_is_gone=True) for lease in held]
+            broker.core.store.commit(lost, broker.core.clock.now())
+            held = broker.lease(queue, MANY, worker="w")
         return [
             Settle(
                 lease.token,
                 OutcomeKind.FAILED,
                 verdicts[place % len(verdicts)],
                 now,
-                (BOOM, BANG, LATE)[place % 3],
+                (BOOM, BANG, LATE)[place // in_a_row % 3],
                 f"note {place}" if place % 4 == 3 else None,
             )
             for place, lease in enumerate(held)
@@ -385,6 +393,7 @@ def alike(queue: str, *verdicts: Any, before: int = 0) -> MakeCalls:
 ALIKE: dict[str, MakeCalls] = {
     **{f"retries in {queue}": alike(queue, LATER, TAIL) for queue in ("plain", "kept", "silent")},
     **{f"deaths in {queue}": alike(queue, DEAD, EXHAUSTED) for queue in ("plain", "kept", "silent")},
+    "deaths in a row": alike("kept", DEAD, in_a_row=3),
     "immediate retries as failed": alike("plain", RetryVerdict(0, Status.FAILED)),
     "retries that are not immediate, as pending": alike("plain", RetryVerdict(MINUTE)),
     "deaths of items that failed before": alike("kept", DEAD, before=2),
@@ -394,10 +403,21 @@ ALIKE: dict[str, MakeCalls] = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_failures_that_are_alike_go_together(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    twins = LaneTwins(0, tmp_path, monkeypatch)
+    compare_failures(name, LaneTwins(0, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("name", ["retries in kept", "deaths in a row", "deaths between retries"])
+def test_failures_that_are_alike_go_together_on_postgres(
+    name: str, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_failures(name, LaneTwins(0, tmp_path, monkeypatch, empty_schemas(postgres)))
+
+
+def compare_failures(name: str, twins: LaneTwins) -> None:
     furnish(twins)
     twins.compare_lane(ALIKE[name])
     twins.compare_lane(ALIKE[name])  # and once more, with groups and counts that are there
+    twins.ask("words", lambda _, broker: broker.find(words="bang"))
     for broker in twins.brokers:
         broker.close()
     assert twins.failed_together == 2 * MANY, "the lane was not taken"

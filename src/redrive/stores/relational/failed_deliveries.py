@@ -44,7 +44,8 @@ _INSERT_LETTERS = f"""
 """The state of items that die goes from table to table in the database."""
 _STORED = {status: status.value for status in Status}
 # A member of an enumeration takes 0.1 µs to find on Python 3.11.
-_FAILED, _DIED, _HAS_FAILED = OutcomeKind.FAILED, Status.DEAD, HistoryEvent.FAILED
+_FAILED, _HAS_FAILED = OutcomeKind.FAILED, HistoryEvent.FAILED
+_PENDING, _DIED = Status.PENDING, Status.DEAD
 _Rows = list[tuple[Any, ...]]
 _encode = msgspec.json.Encoder().encode
 
@@ -96,37 +97,39 @@ def _retry(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], result
     history: _Rows = []
     ready: _Rows = []
     scheduled: _Rows = []
-    entries: list[feed.FailureEntry] = []
+    entries: dict[tuple[str, ...], tuple[Failure, list[feed.FailureEntry]]] = {}
     for place, call, verdict, failure, item_row in failures:
         number, status, item_no = batch.allocate(2 + is_kept), verdict.status, item_row.item_no
         history.append(_history_row(batch, queue, number, failure, call.note, item_row))
         item_row.ready_at, item_row.seq = Instant(now + verdict.delay), number + 1
-        if status is Status.PENDING and not verdict.delay:
+        if status is _PENDING and not verdict.delay:
             ready.append((row.key, item_no, *state_values(item_row)))
         else:
             scheduled.append((item_no, row.key, _STORED[status], None, *state_values(item_row)))
         batch.count_status(row.key, status, 1)
         batch.arrivals[queue] += not verdict.delay
         if is_kept:
-            entries.append((number + 2, item_no, item_row.id_suffix, failure, None))
+            kind = failure.type, failure.text, failure.error_class, failure.fingerprint
+            entries.setdefault(kind, (failure, []))[1].append((number + 2, item_no, item_row.id_suffix))
         results[place] = Settled(item_id_of(call.token), queue, status, item_row.counters, item_row.ready_at)
     batch.write_all(verdicts.INSERT_HISTORY, history)
     batch.write_all(INSERT_READY, ready)
     batch.write_all(INSERT_SCHEDULED, scheduled)
-    feed.append_failures(batch, FeedKind.FAILED, queue, entries)
+    for failure, of_kind in entries.values():
+        feed.append_failures(batch, FeedKind.FAILED, queue, failure, None, of_kind)
 
 
 def _bury(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], results: list[Any]) -> None:
     queue, now, is_kept = row.queue.name, batch.now, FeedKind.DEAD in row.feed_kinds
     history: _Rows = []
     deaths: _Rows = []
-    entries: list[feed.FailureEntry] = []
     step = 2 + is_kept
     """For the history, the death, and the feed."""
     for (reason, cause, columns), members in groupby(failures, _Causes().find):
         alike = list(members)
         number = batch.allocate(len(alike) * step)
         numbers, first = batch.table([each.item_row.item_no for each in alike]), number + 1 - step
+        entries: list[feed.FailureEntry] = []
         batch.write(_BURY, (numbers, first, step, now, columns[0]))
         batch.write(_INSERT_LETTERS, (numbers, first, step, batch.namespace_key, now, *columns))
         for place, call, _, failure, item_row in alike:
@@ -140,13 +143,13 @@ def _bury(batch: Batch, row: QueueRow, failures: Sequence[PlainFailure], results
             deaths.append((item_no, _encode(death)))
             if row.settings.search:
                 batch.unindexed[number + 1] = UnindexedLetter(item_no, failure.type, failure.text)
-            if is_kept:
-                entries.append((number + 2, item_no, item_row.id_suffix, failure, reason))
+            entries.append((number + 2, item_no, item_row.id_suffix))
             results[place] = Settled(id, queue, _DIED, counters, dead_reason=reason)
             number += step
+        if is_kept:
+            feed.append_failures(batch, FeedKind.DEAD, queue, alike[0].failure, reason, entries)
     batch.write_all(verdicts.INSERT_HISTORY, history)
     batch.write_all(verdicts.INSERT_DEATH, deaths)
-    feed.append_failures(batch, FeedKind.DEAD, queue, entries)
     batch.count_status(row.key, Status.DEAD, len(failures))
     batch.count_delta(row.key, "dead_total", len(failures))
     batch.count_delta(row.key, "exhausted_total", sum(each.verdict.reason in EXHAUSTED_REASONS for each in failures))

@@ -6,7 +6,6 @@ An entry that is of no item has the number and the suffix 0, which no item has.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -76,22 +75,20 @@ def append_event(
         _write(batch, batch.allocate(), kind, queue, item_no, id_suffix, detail)
 
 
-FailureEntry = tuple[int, int, int, Failure, DeadReason | None]
-"""The number of an entry, the number and the suffix of its item, and the failure, with the reason if it died of it."""
+FailureEntry = tuple[int, int, int]
+"""The number of an entry, and the number and the suffix of its item."""
 
 
-def append_failures(batch: Batch, kind: FeedKind, queue: str, failures: Iterable[FailureEntry]) -> None:
-    """Write down failures in a queue that keeps them. Equal details are encoded once."""
-    details: dict[tuple[Any, ...], bytes] = {}
-    for number, item_no, id_suffix, failure, reason in failures:
-        alike = failure.title, reason, failure.error_class, failure.fingerprint
-        detail = details.get(alike)
-        if detail is None:
-            title, _, error_class, fingerprint = alike
-            more = _Detail(title=title, reason=reason, error_class=error_class, fingerprint=fingerprint)
-            detail = details[alike] = msgspec.json.encode(more)
-        row = (number, batch.namespace_key, batch.now, kind.value, queue, item_no, id_suffix, detail)
-        batch.write_last(_ENTRY, row)
+def append_failures(
+    batch: Batch, kind: FeedKind, queue: str, failure: Failure, reason: DeadReason | None, entries: list[FailureEntry]
+) -> None:
+    """Write down uniform failures in a queue that keeps them, with the reason if items died of them."""
+    detail = _Detail(
+        title=failure.title, reason=reason, error_class=failure.error_class, fingerprint=failure.fingerprint
+    )
+    alike, encoded = (batch.namespace_key, batch.now, kind.value, queue), msgspec.json.encode(detail)
+    rows = [(number, *alike, item_no, id_suffix, encoded) for number, item_no, id_suffix in entries]
+    batch.write_last(_ENTRY, *rows)
 
 
 def _keeps(batch: Batch, queue: str, kind: FeedKind) -> bool:
