@@ -67,7 +67,7 @@ class _AsyncBatch:
 class AsyncCommitter:
     """Commits what coroutines hand in, in a thread of its own.
 
-    A loop gathers its calls for one tick, or a few, and then hands them over. A lock stands before what is being
+    A loop gathers its calls for one tick, or a few, and then hands them over. A lock guards what is being
     gathered, since `close` may come from another thread at any time.
     """
 

@@ -70,7 +70,7 @@ class OperationPlan(msgspec.Struct, frozen=True):
 
 
 class PlanSubject(ItemSnapshot, frozen=True, omit_defaults=True, gc=False):
-    """All that a plan looks at in one item. Its `last` is without texts: failure and note."""
+    """All that a plan reads of one item. Its `last` is without texts: failure and note."""
 
     died_in: str | None = None
     """The queue of its last death."""

@@ -210,7 +210,7 @@ class Connection(HttpToolsProtocol):
         self._unread = self.loop.call_later(limits.answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has read most of that: its next request begins."""
+        """It has read most of that: its next request starts."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()

@@ -112,7 +112,7 @@ def purge_items(state: State, queue: QueueState, items: Sequence[Record]) -> int
 
 
 def _past(state: State, index: Index[ItemId], time: int, limit: int) -> list[Record]:
-    """What died so long ago, in the order in which the dead are shown."""
+    """What died so long ago, in the order in which dead letters are shown."""
     items = [state.items[id] for id in index.until(state.now - time, limit)]
     return sorted(items, key=lambda item: item.death_number)
 
