@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import machine, plot, report
-from benchmarks.harness import ROOT, Case, Suite, as_json, judge, measure_in_this_process, run
+from benchmarks.harness import ROOT, Case, Results, Suite, as_json, from_json, judge, measure_in_this_process, run
+from benchmarks.load import Facts
 from benchmarks.scenarios import SUITES
 
 CACHE = ROOT / ".bench"
@@ -27,6 +28,10 @@ def main() -> int:
     if arguments.case:
         measure_in_this_process(suite.case(arguments.case), arguments.directory, arguments.prepare)
         return 0
+    if arguments.judge:
+        document = json.loads((RESULTS / f"{suite.name}.json").read_text())
+        _written(RESULTS, suite, document["machine"], document["rounds"], from_json(suite, document))
+        return 0
     chosen = _only(suite, arguments.only)
     work = _work_directory(arguments.work)
     facts = machine.facts(work)
@@ -35,16 +40,21 @@ def main() -> int:
     results = run(chosen, arguments.rounds, work, _say)
     whole = chosen.cases == suite.cases and arguments.rounds >= LEAST_ROUNDS
     output = arguments.output or (RESULTS if whole else CACHE / "results")
+    not_passed = _written(output, chosen, facts, arguments.rounds, results)
+    return int(arguments.strict and not_passed > 0)
+
+
+def _written(output: Path, suite: Suite, facts: Facts, rounds: int, results: Results) -> int:
+    """Writes the report, and tells how many bars are not passed."""
     output.mkdir(parents=True, exist_ok=True)
-    text = report.markdown(facts, arguments.rounds, chosen, results)
+    text = report.markdown(facts, rounds, suite, results)
     (output / f"{suite.name}.md").write_text(text)
-    document = as_json(facts, arguments.rounds, chosen, results)
+    document = as_json(facts, rounds, suite, results)
     (output / f"{suite.name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     (output / f"{suite.name}.svg").write_text(plot.svg(results))
     print(text)
     print(f"written to {output}")
-    words = [judge(bar, results).word for bar in chosen.bars]
-    return int(arguments.strict and any(word not in ("pass", "shown") for word in words))
+    return sum(judge(bar, results).word not in ("pass", "shown") for bar in suite.bars)
 
 
 def _arguments() -> argparse.Namespace:
@@ -56,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=CACHE / "work", help="where the databases go: a real disk")
     parser.add_argument("--output", type=Path, help="default: benchmarks/results, or .bench/results for a partial run")
     parser.add_argument("--strict", action="store_true", help="end with 1 unless every bar is passed")
+    parser.add_argument("--judge", action="store_true", help="measure nothing: write the report of the last run anew")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prepare", action="store_true", help=argparse.SUPPRESS)

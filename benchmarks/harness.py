@@ -1,23 +1,26 @@
 """Cases run in interleaved rounds, medians and spreads over the rounds, ratios of figures of the same round."""
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.load import Facts, Measurement
 from benchmarks.machine import sync_microseconds
 
 ROOT = Path(__file__).parent.parent
 CASE_TIMEOUT_SECONDS = 900
+NOT_EXPLAINED = "not explained yet"
 
 
 class NotReady(Exception):
@@ -61,6 +64,8 @@ class Bar:
     figure: str = "rate"
     at_least: float | None = None
     at_most: float | None = None
+    why: str = NOT_EXPLAINED
+    """If it is missed: the reason, or what is known of it. The report shows it beside a miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +174,10 @@ def measure_in_this_process(case: Case, directory: Path, prepare: bool) -> None:
     print(json.dumps(answer))
 
 
-def last_json_line(command: Sequence[str]) -> dict[str, object]:
+def last_json_line(command: Sequence[str], **environment: str) -> dict[str, object]:
     """Runs a command from the repository's root and reads the last line it prints."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CASE_TIMEOUT_SECONDS)
+    settings = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=CASE_TIMEOUT_SECONDS)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-600:]}")
     answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
@@ -244,7 +250,7 @@ def as_json(machine: Facts, rounds: int, suite: Suite, results: Results) -> dict
             "title": case.title,
             "missing": series.missing,
             "figures": {name: _spread_as_json(series.samples(name)) for name in names},
-            "sync_microseconds": [round(measurement.sync_microseconds) for measurement in series.rounds],
+            "sync_microseconds": [measurement.sync_microseconds for measurement in series.rounds],
             "facts": series.rounds[-1].facts if series.rounds else {},
         }
     bars = []
@@ -252,10 +258,28 @@ def as_json(machine: Facts, rounds: int, suite: Suite, results: Results) -> dict
         verdict = judge(bar, results)
         ratio = None if verdict.ratio is None else [verdict.ratio.median, verdict.ratio.low, verdict.ratio.high]
         limits = {"at_least": bar.at_least, "at_most": bar.at_most}
-        bars.append({"bar": bar.text, "against": verdict.against, "ratio": ratio, **limits, "verdict": verdict.word})
+        why = {"why": bar.why} if verdict.word == "miss" else {}
+        found = {"against": verdict.against, "ratio": ratio, **limits, "verdict": verdict.word}
+        bars.append({"bar": bar.text, **found, **why})
     return {"suite": suite.name, "rounds": rounds, "machine": machine, "bars": bars, "cases": cases}
 
 
 def _spread_as_json(samples: Sequence[float]) -> dict[str, object]:
     spread = Spread.of(samples)
     return {"median": spread.median, "min": spread.low, "max": spread.high, "samples": list(samples)}
+
+
+def from_json(suite: Suite, document: Mapping[str, Any]) -> Results:
+    """What `as_json` wrote, to judge bars that have changed since. Facts are those of the last round."""
+    return {case.key: _series(document["cases"].get(case.key)) for case in suite.cases}
+
+
+def _series(measured: Mapping[str, Any] | None) -> Series:
+    if measured is None:
+        return Series(missing="it is newer than this run")
+    figures = {name: spread["samples"] for name, spread in measured["figures"].items()}
+    rounds = [
+        Measurement({name: samples[number] for name, samples in figures.items()}, measured["facts"], sync)
+        for number, sync in enumerate(measured["sync_microseconds"])
+    ]
+    return Series(rounds, measured["missing"])

@@ -122,6 +122,18 @@ _REDIS_PEERS = {
     "celery.prefork2": "celery, prefork 2",
 }
 PANELS |= {
+    f"{words}: failures that are kept: items/s, logarithmic": [
+        Row("Redrive, 1 worker", "redrive", f"{store}.die"),
+        Row("Redrive, 2 workers", "redrive", f"{store}.redrive.fail"),
+        *(Row(f"{peer}, 2 processes", "peer", f"{store}.{peer}.fail") for peer in peers),
+    ]
+    for store, words, peers in (
+        ("sqlite", "SQLite", ("huey",)),
+        ("postgres", "PostgreSQL", ("pgqueuer", "procrastinate", "saq")),
+        ("redis", "Redis, appendfsync always", ("dramatiq", "saq", "huey", "celery", "rq")),
+    )
+}
+PANELS |= {
     "SQLite: drain of tasks that do nothing: items/s, logarithmic": _drain_rows("sqlite", _SQLITE_PEERS),
     "PostgreSQL: drain of tasks that do nothing: items/s, logarithmic": _drain_rows("postgres", _POSTGRES_PEERS),
     **{

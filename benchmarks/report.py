@@ -44,7 +44,8 @@ def markdown(machine: Facts, rounds: int, suite: Suite, results: Results) -> str
         f"![rates]({suite.name}.svg)",
     ]
     for group, cases in groupby(suite.cases, key=lambda case: case.group):
-        lines += ["", f"## {group}", "", *_figures(list(cases), results)]
+        members = list(cases)
+        lines += ["", f"## {group}", "", *_figures(members, results), *_kept(members, results)]
     return "\n".join(lines) + "\n"
 
 
@@ -62,7 +63,8 @@ def _machine(machine: Facts) -> list[str]:
 
 def _bars(verdicts: list[Verdict]) -> list[str]:
     head = ["## Bars", "", "| bar | limit | measured | min–max | against | |", "|---|--:|--:|--:|---|---|"]
-    return head + [_bar(verdict) for verdict in verdicts]
+    missed = [f"- {verdict.bar.text}: {verdict.bar.why}." for verdict in verdicts if verdict.word == "miss"]
+    return head + [_bar(verdict) for verdict in verdicts] + (missed and ["", "Missed:", "", *missed])
 
 
 def _bar(verdict: Verdict) -> str:
@@ -91,6 +93,17 @@ def _figures(cases: list[Case], results: Results) -> list[str]:
             spread = Spread.of(series.samples(figure))
             lines.append(f"| {case.title} | `{case.key}` | {_numbers(spread)} | {UNITS[figure]} |")
     return lines
+
+
+def _kept(cases: list[Case], results: Results) -> list[str]:
+    """What is kept of each failure, where a case read that back."""
+    found = [(case, series.rounds[-1].facts) for case in cases if (series := results[case.key]).rounds]
+    rows = [
+        f"| {case.title} | {facts['keeps']} | {facts['listed']} | {facts['again']} |"
+        for case, facts in found
+        if "keeps" in facts
+    ]
+    return rows and ["", "| case | keeps of a failure | lists failures | runs one again |", "|---|---|---|---|", *rows]
 
 
 def _numbers(spread: Spread) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.drain import SYNC_NOTE
+from benchmarks.peers.kept import MESSAGE
 from benchmarks.watch import note_sync
 from redrive.task.app import App
 
@@ -67,26 +68,26 @@ def wait_and_note() -> None:
 @queue.task
 def fail() -> None:
     """Fails at once."""
-    raise TimeoutError("the other side does not answer")
+    raise TimeoutError(MESSAGE)
 
 
 @deadly.task
 def die(value: dict[str, Any]) -> None:
     """Fails at once, and is not tried again."""
-    raise TimeoutError("the other side does not answer")
+    raise TimeoutError(MESSAGE)
 
 
 @stubborn.task
 def stumble(value: dict[str, Any]) -> None:
     """Fails at once, each time."""
-    raise TimeoutError("the other side does not answer")
+    raise TimeoutError(MESSAGE)
 
 
 @queue.task
 def wait_and_fail() -> None:
     """Fails after 5 ms."""
     time.sleep(HANDLER_SECONDS)
-    raise TimeoutError("the other side does not answer")
+    raise TimeoutError(MESSAGE)
 
 
 @unsafe.task

@@ -12,12 +12,14 @@ from benchmarks.scenarios import (
     concurrent,
     death_cost,
     failure_cost,
+    floor,
     guard_cost,
     happy_path,
     http,
     lease_cost,
     looking,
     mailbox,
+    peer_failures,
     peers,
     postgres_calls,
     postgres_lease_cost,
@@ -48,7 +50,7 @@ def _suite(name: str, *scenarios: ModuleType) -> Suite:
 SUITES = {
     suite.name: suite
     for suite in (
-        _suite("sqlite", peers, bare, raw, blocking, concurrent, lease_cost, failure_cost, happy_path),
+        _suite("sqlite", peers, bare, raw, floor, blocking, concurrent, lease_cost, failure_cost, happy_path),
         replace(
             _suite("redis", redis_peers, redis_raw, redis_concurrent, redis_lease_cost),
             durable="The server keeps a log and syncs it as each case says, read back from it before and after.",
@@ -65,7 +67,7 @@ SUITES = {
             durable="Redis syncs its log at each write; SQLite runs with synchronous=FULL; memory keeps nothing.",
         ),
         replace(
-            _suite("failures", worker_failures),
+            _suite("failures", worker_failures, peer_failures),
             durable="Equal durability for all: see the suite of workers.",
         ),
         replace(

@@ -61,6 +61,8 @@ def _title(scenario: str, size: int, way: str) -> str:
     return f"{words}, {size:,} B, {WAYS[way][1]}"
 
 
+WHY = "beside the raw one, a transaction has the page of the counts, two calls of flock, and Python (ADR 9)"
+
 CASES = [
     Case(
         f"blocking.{scenario}.{size}B.{way}",
@@ -77,24 +79,28 @@ BARS = [
         "blocking.put.200B.other1",
         ("raw.put.200B.k1",),
         at_least=0.8,
+        why=WHY,
     ),
     Bar(
         "one blocking caller, lease and complete: at least 75 % of raw, one item per transaction",
         "blocking.lease_complete.200B.other1",
         ("raw.lease_complete.200B.k1",),
         at_least=0.75,
+        why=WHY,
     ),
     Bar(
         "one blocking caller in the main thread, put: at least 80 % of raw that is handed to another thread",
         "blocking.put.200B.threads1",
         ("raw.put.200B.k1.handed",),
         at_least=0.8,
+        why=WHY,
     ),
     Bar(
         "one blocking caller in the main thread, lease and complete: at least 75 % of raw that is handed over",
         "blocking.lease_complete.200B.threads1",
         ("raw.lease_complete.200B.k1.handed",),
         at_least=0.75,
+        why=WHY,
     ),
     Bar("one blocking caller in the main thread, put, beside raw", "blocking.put.200B.threads1", ("raw.put.200B.k1",)),
     Bar(

@@ -96,21 +96,32 @@ class Raw:
 
     def lease(self, limit: int) -> list[Any]:
         """Leases up to `limit` items in one transaction."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        held = self.take(limit)
+        self.connection.execute("COMMIT")
+        return held
+
+    def take(self, limit: int) -> list[Any]:
+        """Leases up to `limit` items, in the transaction of the caller."""
         now, execute = self.now(), self.connection.execute
-        execute("BEGIN IMMEDIATE")
         head = execute(HEAD, (QUEUE, limit)).fetchall()
         held: list[Any] = []
         if head:
             last = head[-1][:3]
             held = execute(LEASE, (now + LEASE_MICROSECONDS, now, QUEUE, *last)).fetchall()
             execute(TAKE, (QUEUE, *last))
-        execute("COMMIT")
         return held
 
     def complete(self, held: list[Any]) -> int:
         """Completes leased items in one transaction, if their tokens are right; returns how many."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.finish(held)
+        self.connection.execute("COMMIT")
+        return len(held)
+
+    def finish(self, held: list[Any]) -> None:
+        """Completes leased items in the transaction of the caller, if their tokens are right."""
         execute = self.connection.execute
-        execute("BEGIN IMMEDIATE")
         if len(held) == 1:
             ((n, token),) = held
             assert execute(HELD_ONE, (n,)).get == token
@@ -121,8 +132,6 @@ class Raw:
             assert dict(execute(HELD, (numbers,)).fetchall()) == dict(held)
             execute("DELETE FROM redrive_lease WHERE item_no IN carray(?)", (numbers,))
             execute("DELETE FROM redrive_item WHERE item_no IN carray(?)", (numbers,))
-        execute("COMMIT")
-        return len(held)
 
     def lease_complete(self, limit: int) -> int:
         """Leases up to `limit` items in one transaction and completes them in another; returns how many."""

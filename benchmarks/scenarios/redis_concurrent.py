@@ -13,6 +13,7 @@ from benchmarks.subject import QUEUE, create_queue, fill, run_async
 CALLERS = (1, 32, 256)
 BACKLOG = 100_000
 BATCH = 100
+WHY_BY_HAND = "100 items share a round trip and a sync, gathered calls up to 256; 256 by hand are 1.3 to 1.8 × of those"
 
 
 async def _callers(scenario: str, callers: int, url: str, sync: str) -> tuple[int, float]:
@@ -99,6 +100,7 @@ def _bars(sync: str) -> list[Bar]:
             put,
             redis_peers.keys(sync, bulk=True),
             at_least=5.0,
+            why="rq sends 1,000 jobs in one pipeline: 5 × that is 0.70 of our own raw batches, and 0.62 are reached",
         ),
         Bar(
             f"the same beside the fastest that puts one by one ({sync})",
@@ -111,12 +113,14 @@ def _bars(sync: str) -> list[Bar]:
             f"by_hand.put.k100.{sync}",
             (put,),
             at_least=1.0,
+            why=WHY_BY_HAND,
         ),
         Bar(
             f"lease and complete of 100: not slower than 256 callers with one each ({sync})",
             f"by_hand.lease_complete.k100.{sync}",
             (lease_complete,),
             at_least=1.0,
+            why=WHY_BY_HAND,
         ),
     ]
 

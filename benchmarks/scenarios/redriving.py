@@ -178,7 +178,7 @@ def measure_puts_meanwhile(directory: Path) -> Measurement:
 
 
 CASES = [
-    Case("redrive.operation", "Redrive of 100,000 in place", "one operation, steps of 1,000", measure_redrive),
+    Case("redrive.operation", "Redrive of 100,000 in place", "one operation, steps of 250", measure_redrive),
     Case(
         "redrive.raw",
         "Redrive of 100,000 in place",
@@ -205,5 +205,12 @@ BARS = [
     Bar("… beside the change of state alone, in our tables by hand", "redrive.operation", ("redrive.raw",)),
     Bar("… beside an UPDATE of one table", "redrive.operation", ("redrive.bare",)),
     Bar("dry run over 100,000: at most 3 s", "redrive.plan", (), figure="seconds", at_most=LONGEST_PLAN_SECONDS),
-    Bar("one put meanwhile: p99 at most 50 ms", "redrive.puts", (), figure="p99_ms", at_most=LONGEST_PUT_MS),
+    Bar(
+        "one put meanwhile: p99 at most 50 ms",
+        "redrive.puts",
+        (),
+        figure="p99_ms",
+        at_most=LONGEST_PUT_MS,
+        why="a put waits for the step that is being committed: 33 ms with steps of 250 items, 56 ms with 500",
+    ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from docs.images import dead_letters, item_lifecycle, throughput
+from docs.images import dead_letters, failing, item_lifecycle, throughput
 
 HERE = Path(__file__).parent
 
@@ -14,7 +14,12 @@ def main() -> None:
     """Write all pictures beside this file."""
     with tempfile.TemporaryDirectory() as folder:
         terminal = dead_letters.svg(dead_letters.record(Path(folder)))
-    pictures = {"dead-letters": terminal, "item-lifecycle": item_lifecycle.svg(), "throughput": throughput.svg()}
+    pictures = {
+        "dead-letters": terminal,
+        "failing": failing.svg(),
+        "item-lifecycle": item_lifecycle.svg(),
+        "throughput": throughput.svg(),
+    }
     for name, picture in pictures.items():
         (HERE / f"{name}.svg").write_text(picture)
         print(f"docs/images/{name}.svg")

@@ -110,11 +110,14 @@ def svg() -> str:
 
 def _bars(suite: str, bars: tuple[Bar, ...], top: int, scale: float) -> Iterator[str]:
     for row, bar in enumerate(bars):
-        y = top + row * ROW
-        median = rate(suite, bar.case)
-        yield text(LEFT - 12, y + 15, bar.label, "end")
-        yield (
-            f'<rect class="{"ours" if bar.is_ours else "peer"}" x="{LEFT}" y="{y + 3}" '
-            f'width="{median * scale:.1f}" height="{ROW - 7}" rx="2"/>'
-        )
-        yield text(LEFT + median * scale + 8, y + 15, f"{median:,.0f}", "strong" if bar.is_ours else "")
+        yield from drawn(bar, rate(suite, bar.case), top + row * ROW, scale)
+
+
+def drawn(bar: Bar, median: float, y: int, scale: float) -> Iterator[str]:
+    """One bar with its label and its figure."""
+    yield text(LEFT - 12, y + 15, bar.label, "end")
+    yield (
+        f'<rect class="{"ours" if bar.is_ours else "peer"}" x="{LEFT}" y="{y + 3}" '
+        f'width="{median * scale:.1f}" height="{ROW - 7}" rx="2"/>'
+    )
+    yield text(LEFT + median * scale + 8, y + 15, f"{median:,.0f}", "strong" if bar.is_ours else "")

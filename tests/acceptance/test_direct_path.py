@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+import msgspec
 import pytest
 import uvicorn
 from tests.acceptance import raw_requests as raw
@@ -349,6 +350,99 @@ async def test_lease_for_a_client_that_is_gone_is_returned_before_the_server_end
     gate.open.set()
     assert await server.serving
     assert [type(call) for call in committed] == [ReturnLease]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_lease_for_a_client_that_left_another_request_behind_it_is_returned(
+    servers: Any, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    """Nothing is read from the connection meanwhile, so that nothing reports its end."""
+    server = await servers(direct=direct)
+    await server.broker.put("own-jobs", 1)
+    gate = Gate(server.app, "commit", monkeypatch)
+    connection = await server.connect()
+    await sock_send(connection, raw.request(raw.TAKE, raw.encoded(raw.BODIES[raw.TAKE])))
+    await until(lambda: gate.came == 1)
+    assert server.app.direct_requests == direct
+    (protocol,) = server.runner.server_state.connections
+    await sock_send(connection, LAST)
+    await until(lambda: protocol.flow.read_paused)
+    connection.close()
+    gate.open.set()
+    await until(lambda: not server.is_busy and not server.runner.server_state.connections)
+    (item,) = await server.broker.lease("own-jobs")
+    assert item.attempts == 1
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+async def test_nothing_is_leased_for_a_client_that_does_not_read_what_came_before(
+    servers: Any, taken: Counter[bool], pipelined: bool
+) -> None:
+    server = await servers(limits=msgspec.structs.replace(LIMITS, answer_seconds=60.0))
+    await server.broker.create_queue("large")
+    for payload in ("x" * 60_000, "y" * 60_000, "z"):
+        await server.broker.put("large", payload)
+    connection = await unread_connection(server)
+    (protocol,) = server.runner.server_state.connections
+    lease = raw.request(raw.TAKE, raw.encoded({"queue": "large"}))
+    if pipelined:
+        await sock_send(connection, lease * 3)
+    else:
+        for least in (1, 1 << 16):
+            await sock_send(connection, lease)
+            await until(lambda least=least: protocol.transport.get_write_buffer_size() >= least)  # type: ignore[misc]
+        await sock_send(connection, lease)
+    await until(lambda: vars(protocol)["_delayed"] is not None)
+    assert (await server.broker.stats("large")).active == 2
+    if pipelined:  # it reads, and gets all of them
+        received = await sock_read(connection, lambda so_far: so_far.count(b"HTTP/1.1 200") == 3)
+        assert received.count(b'"attempts":1') == 3
+    else:
+        connection.close()
+        await until(lambda: not server.runner.server_state.connections)
+        (item,) = await server.broker.lease("large")
+        assert item.attempts == 1
+    connection.close()
+
+
+async def test_client_that_reads_no_small_answers_is_cut_off(servers: Any) -> None:
+    server = await servers(limits=msgspec.structs.replace(LIMITS, answer_seconds=SHORT_SECONDS))
+    server.runner.config.timeout_keep_alive = 60
+    connection = await unread_connection(server)
+    with contextlib.suppress(ConnectionError):
+        await sock_send(connection, raw.request("/health/live", b"", method=b"GET") * 2000)
+    await until(lambda: not server.runner.server_state.connections)
+    connection.close()
+
+
+async def unread_connection(server: Running) -> socket.socket:
+    """One whose answers soon find no room in the buffers of the machine."""
+    server.runner._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, server.address)
+    await until(lambda: len(server.runner.server_state.connections) == 1)
+    return connection
+
+
+async def test_server_that_stops_before_the_store_answers_says_that_the_outcome_is_unknown(
+    servers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await servers(direct=False)
+    server.runner.config.timeout_graceful_shutdown = SHORT_SECONDS
+    gate = Gate(server.app, "commit", monkeypatch)
+    connection = await server.connect()
+    await sock_send(connection, raw.request(raw.PRODUCE, raw.encoded(raw.BODIES[raw.PRODUCE])))
+    await until(lambda: gate.came == 1)
+    server.runner.should_exit = True
+    answer = await sock_read(connection, lambda received: False)
+    connection.close()
+    gate.open.set()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\ncontent-type: application/json\r\n" in head
+    assert msgspec.json.decode(body)["code"] == "outcome_unknown"
 
 
 async def test_requests_in_flight_are_answered_before_the_server_ends(

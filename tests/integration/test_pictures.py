@@ -8,7 +8,7 @@ from statistics import median
 from xml.etree import ElementTree
 
 import pytest
-from docs.images import dead_letters, item_lifecycle, throughput
+from docs.images import dead_letters, failing, item_lifecycle, throughput
 from tests.terminal import reference
 
 from redrive.model.item import Status
@@ -22,7 +22,8 @@ DRAW_AGAIN = "run: ./dev pictures"
 
 
 def test_readme_shows_each_picture_and_describes_it() -> None:
-    assert [path.name for path in PICTURES] == ["dead-letters.svg", "item-lifecycle.svg", "throughput.svg"]
+    names = ["dead-letters.svg", "failing.svg", "item-lifecycle.svg", "throughput.svg"]
+    assert [path.name for path in PICTURES] == names
     shown = {link: words for words, link in re.findall(r"!\[(.*?)\]\((.*?)\)", README)}
     assert shown.keys() == {f"docs/images/{path.name}" for path in PICTURES}
     assert all(len(words) > 20 for words in shown.values())
@@ -60,8 +61,15 @@ def test_diagram_is_the_state_machine() -> None:
     assert (IMAGES / "item-lifecycle.svg").read_text() == item_lifecycle.svg(), DRAW_AGAIN
 
 
-def test_chart_shows_the_results_that_are_committed() -> None:
+def test_charts_show_the_results_that_are_committed() -> None:
     assert (IMAGES / "throughput.svg").read_text() == throughput.svg(), DRAW_AGAIN
+    assert (IMAGES / "failing.svg").read_text() == failing.svg(), DRAW_AGAIN
+
+
+def test_chart_of_failures_shows_each_peer_that_was_measured() -> None:
+    drawn = {bar.case for store in failing.PEERS for bar in failing.bars(store) if not bar.is_ours}
+    measured = {name for name, case in failing.results(failing.SUITE)["cases"].items() if "keeps" in case["facts"]}
+    assert drawn == {name for name in measured if name.split(".")[1] not in ("die", "redrive")}
 
 
 @pytest.mark.parametrize("suite", throughput.SUITES)
@@ -74,6 +82,28 @@ def test_chart_shows_each_peer_at_its_best(suite: str) -> None:
             continue
         same = [name for name in cases if name.startswith(f"{peer}.{kind}") and name.endswith(_mode(bar.case))]
         assert max(same, key=lambda name: throughput.rate(suite, name)) == bar.case
+
+
+def test_readme_says_what_each_library_keeps_of_a_failure() -> None:
+    cases = failing.results(failing.SUITE)["cases"].items()
+    facts = {name.split(".")[1]: case["facts"] for name, case in cases if name.endswith(".fail")}
+    parts = facts["redrive"]["keeps"].split(", ")
+    assert parts == ["payload", "type", "message", "traceback", "time", "attempts"]
+    lacks = {name: " ".join(part for part in parts if part not in found["keeps"]) for name, found in facts.items()}
+    assert lacks == {
+        **dict.fromkeys(("redrive", "pgqueuer", "saq", "celery"), ""),
+        "rq": "attempts",
+        "procrastinate": "type message traceback",
+        "dramatiq": "type message traceback attempts",
+        "huey": "payload time attempts",
+    }
+    assert {name for name, found in facts.items() if found["again"] == "–"} == {"celery", "dramatiq", "huey"}
+    assert (
+        "Redrive, pgqueuer, SAQ and Celery keep payload, error, traceback, time and attempts, RQ no attempts" in README
+    )
+    assert (
+        "procrastinate no error, Dramatiq neither, huey no payload, time and attempts. Celery, Dramatiq and" in README
+    )
 
 
 def _mode(case: str) -> str:

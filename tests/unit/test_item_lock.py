@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,13 @@ def test_folder_that_was_tidied_away_is_made_anew(folder: Path) -> None:
     assert again.take()
     assert (folder / "running").exists()
     assert not is_free(ITEM)
+
+
+def test_file_that_is_used_looks_too_young_to_be_tidied_away(folder: Path) -> None:
+    assert ItemLock(ITEM).take()
+    os.utime(folder / "running", (0, 0))
+    assert ItemLock(OTHER).take()
+    assert time.time() - (folder / "running").stat().st_mtime < item_lock.RENEWED_SECONDS
 
 
 def test_file_that_a_handler_closed_is_opened_again(folder: Path) -> None:

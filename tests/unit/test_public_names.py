@@ -55,6 +55,12 @@ def test_import_of_an_error_imports_no_store() -> None:
     assert loaded_after("import redrive; redrive.errors.Closed") == ["redrive.errors"]
 
 
+def test_commands_import_neither_tasks_nor_workers_nor_capture_unless_they_use_them() -> None:
+    loaded = loaded_after("import redrive.config, redrive.cli.commands.dead_inspect; redrive.connect")
+    unused = ("redrive.capture", "redrive.task", "redrive.worker.worker")
+    assert [name for name in loaded if name.startswith(unused)] == []
+
+
 @pytest.mark.parametrize(
     "program",
     [

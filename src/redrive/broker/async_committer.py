@@ -1,7 +1,8 @@
 """Group commit for coroutines: the calls of one tick of an event loop are handed over together.
 
 One writer thread commits them, and stands in the committer's line like any other thread. Each loop is woken once per
-transaction.
+transaction. Coroutines that wait for one transaction hand in their next calls in one tick; requests come in over
+several, for which a batch with some of them is kept open.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError
 from redrive.model.limits import MAX_CALLS_PER_COMMIT, MAX_WAITING_CALLS
 from redrive.store import Commit
 
+MAX_TICKS = 4
+"""For which a batch with requests is gathered at most."""
 _NOTHING = Commit([], {}, Instant(0))
 
 
@@ -50,19 +53,22 @@ class _AsyncBatch:
     """What the coroutines of one event loop hand in: calls, what receives their outcome, and whether that is the
     commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
 
-    __slots__ = ("count", "entries", "loop")
+    __slots__ = ("count", "entries", "is_growing", "loop", "ticks")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.entries: list[tuple[Sequence[Call], ResultReceiver, bool]] = []
         self.count = 0
+        self.is_growing = False
+        """Whether a request came in this tick."""
+        self.ticks = 1
 
 
 class AsyncCommitter:
     """Commits what coroutines hand in, in a thread of its own.
 
-    A loop gathers its calls for one tick and then hands them over. A lock stands before what is being gathered, since
-    `close` may come from another thread at any time.
+    A loop gathers its calls for one tick, or a few, and then hands them over. A lock stands before what is being
+    gathered, since `close` may come from another thread at any time.
     """
 
     def __init__(self, transact: Callable[[Sequence[Call]], Commit], store_name: str) -> None:
@@ -91,7 +97,8 @@ class AsyncCommitter:
         """Commit calls with the next transaction. Returns what receives its outcome: a future, unless one is given.
 
         together: it gets the `Commit` with all results, instead of the result of the only call. uncancelled: a
-        coroutine that is cancelled while it awaits the future is cancelled once that is done.
+        coroutine that is cancelled while it awaits the future is cancelled once that is done. receiver: of a request,
+        with which others come.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -101,6 +108,8 @@ class AsyncCommitter:
                 raise Overloaded(self._waiting)
             if receiver is None:
                 receiver = _UncancelledFuture(loop=loop) if uncancelled else loop.create_future()
+            else:
+                gathered.is_growing = True
             gathered.entries.append((calls, receiver, together))
             gathered.count += count
             self._waiting += count
@@ -111,7 +120,7 @@ class AsyncCommitter:
         if self._closed:
             raise Closed
         gathered = _AsyncBatch(loop)
-        loop.call_soon(self._hand_over, gathered)
+        loop.call_soon(self._end_tick, gathered)
         self._gathering[loop] = gathered
         return gathered
 
@@ -131,6 +140,16 @@ class AsyncCommitter:
         for call in lease_returns(results):
             with contextlib.suppress(RedriveError):
                 self.hand_in((call,)).add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def _end_tick(self, gathered: _AsyncBatch) -> None:
+        """Hand over what was gathered, unless a request came in this tick: others that come with it are about to be
+        read, and a transaction of their own costs more than to wait for them."""
+        if gathered.is_growing and gathered.ticks < MAX_TICKS:
+            gathered.is_growing = False
+            gathered.ticks += 1
+            gathered.loop.call_soon(self._end_tick, gathered)
+        else:
+            self._hand_over(gathered)
 
     def _hand_over(self, gathered: _AsyncBatch) -> None:
         with self._lock:

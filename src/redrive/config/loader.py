@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from redrive.config.capture_tables import check_captures, read_captures
 from redrive.config.config import DEFAULT_HOST, DEFAULT_PORT, Config, ServerOptions, StoreOptions
 from redrive.config.line_numbers import KeyPath, LineIndex
 from redrive.config.ownership import find_exposure
@@ -133,8 +132,12 @@ def _read(
     common = read_common_settings(top)
     read = {queue: read_queue(table, folder, hidden, common) for queue, table in tables.items()}
     queues = {queue: settings for queue, (settings, _) in read.items()}
-    captures = read_captures(top.subtable("capture")) if "capture" in top.values else {}
-    check_captures(tables, captures, {queue: external for queue, (_, external) in read.items()})
+    captures: dict[str, dict[str, Any]] = {}
+    if "capture" in top.values:
+        from redrive.config.capture_tables import check_captures, read_captures  # imports tasks and workers
+
+        captures = read_captures(top.subtable("capture"))
+        check_captures(tables, captures, {queue: external for queue, (_, external) in read.items()})
     check_dead_queues(tables, queues, {*store.stores, *([store.name] if store.name else [])})
     workers = {each: read_worker(table, folder, hidden) for each, table in top.tables("worker").items()}
     return Config(

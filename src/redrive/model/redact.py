@@ -208,22 +208,19 @@ def redact_title(title: str, rules: RedactRules) -> str:
     return redactor_by(rules).text(title)
 
 
-_DEFAULT = redactor_by(NO_RULES)
-
-
 def redact_secrets(kind: Kind, value: Any) -> Any:
     """The default of `connect(redact=…)`. A value that holds nothing like a secret comes back itself."""
-    return _DEFAULT(kind, value)
+    return redactor_by(NO_RULES)(kind, value)
 
 
 def redact_text(text: str) -> str:
     """A text without what looks like a secret."""
-    return _DEFAULT.text(text)
+    return redactor_by(NO_RULES).text(text)
 
 
 def may_hold_secrets(text: str) -> bool:
     """A quick look. False where neither a key nor a form in it could be that of a secret."""
-    return _DEFAULT.may_hold_secrets(text)
+    return redactor_by(NO_RULES).may_hold_secrets(text)
 
 
 def names_a_secret(name: str) -> bool:

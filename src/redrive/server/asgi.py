@@ -12,7 +12,15 @@ from typing import Any
 from redrive.auth.bound_broker import BoundBroker
 from redrive.auth.caller import Caller, KnownLeases
 from redrive.auth.principal import UNAUTHENTICATED_ADMIN, Principal
-from redrive.errors import Forbidden, Overloaded, RedriveError, RequestTooLarge, StoreError, Unauthorized
+from redrive.errors import (
+    Forbidden,
+    OutcomeUnknown,
+    Overloaded,
+    RedriveError,
+    RequestTooLarge,
+    StoreError,
+    Unauthorized,
+)
 from redrive.server.authentication import Authenticator, NoAuthentication
 from redrive.server.broker_pool import BrokerPool
 from redrive.server.direct_path import DirectRoute
@@ -47,6 +55,8 @@ ANSWER = "redrive.answer"
 """The key of a scope under which our own connection has what writes a whole answer in one go."""
 ABORT = "redrive.abort"
 """The key of a scope under which our own connection has what ends it, whatever is still to be written."""
+IS_GONE = "redrive.is_gone"
+"""The key of a scope under which our own connection has what finds out whether the client can read no answer."""
 _DRAIN_SECONDS = 0.01
 _log = events.logger("redrive.server")
 
@@ -114,6 +124,10 @@ class Server:
             response = self.refused(error)
         except ClientDisconnected:
             return
+        except asyncio.CancelledError:
+            if not self.stopping.is_set():
+                raise
+            response = self.refused(OutcomeUnknown("of this server", "the server stopped before the store answered"))
         except Exception:
             response = self.broken(path if served is not None or path in self._pages else None)
         tally = self._pages_tally if served is None else served.tally
@@ -141,7 +155,7 @@ class Server:
         # Until it is answered: that may take as long as the store takes.
         hold = RequestResources(self.bodies, principal.name)
         try:
-            return await self._carried_out(served, headers, principal, receive, hold)
+            return await self._carried_out(served, headers, principal, receive, hold, scope.get(IS_GONE))
         finally:
             hold.end()
 
@@ -166,6 +180,7 @@ class Server:
         principal: Principal,
         receive: Receive,
         hold: RequestResources,
+        is_gone: Callable[[], bool] | None,
     ) -> Response:
         route, is_json = served.route, served.decoder is not None
         body = await self._body(headers, receive, hold)
@@ -193,6 +208,7 @@ class Server:
             hold,
             self.leases,
             unbound,
+            is_gone,
         )
         answer = await route.handler(request, call)
         return response_of(answer)

@@ -21,7 +21,7 @@ from redrive.auth.result_filter import filter_result
 from redrive.broker.async_api.base import submit_to
 from redrive.broker.async_broker import AsyncBroker
 from redrive.contract import Call
-from redrive.contract.item_calls import lease_returns
+from redrive.contract.item_calls import leases_of
 from redrive.errors import RedriveError
 from redrive.model.limits import KIB
 from redrive.server.request import Response, namespace_of
@@ -77,11 +77,6 @@ class DirectRequest:
     def path(self) -> str:
         """Of its route, without which it would not be here."""
         return self._route.path
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client can read no answer."""
-        return self.disconnected or self._connection.transport.is_closing()
 
     def hand_in(self) -> bool:
         """Hand the request, which has arrived whole, to the committer. False where that is left to the application:
@@ -163,7 +158,7 @@ class DirectRoute:
         server = self._server
         server.direct_requests -= 1
         request.hold.end()
-        if request.is_gone and lease_returns((result,)):
+        if leases_of(result) and connection.is_gone(request):
             request.broker.core.committer.return_leases([result])
             connection.transport.abort()  # it may be closed on one side only, with answers that are never read
             return

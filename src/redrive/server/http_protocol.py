@@ -10,20 +10,23 @@ at every header of every answer, which are known here but for the length, and be
 from __future__ import annotations
 
 import asyncio
+import select
 from asyncio.events import TimerHandle
 from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from redrive.server.asgi import ABORT, ANSWER, Server
+from redrive.server.asgi import ABORT, ANSWER, IS_GONE, Server
 from redrive.server.direct_path import DirectRequest
+from redrive.server.request_limits import DEFAULT_LIMITS
 
 MAX_HEAD_BYTES = 64 * 1024
 """Of the first line and the headers of a request."""
 HEAD_SECONDS = 15.0
 """For the first line and the headers to arrive."""
 MAX_CONNECTIONS = 20_000
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _PROBLEM = b'{"code":"request_too_large","message":"the headers are over 64 KiB","details":{}}'
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -47,6 +50,10 @@ class Connection(HttpToolsProtocol):
         self._idle_since = 0.0
         self._dated: list[tuple[bytes, bytes]] | None = None
         self._date = b""
+        self._unread: TimerHandle | None = None
+        """Runs while more is to be read by the client than is kept for it."""
+        self._delayed: tuple[Any, Any] | None = None
+        """The cycle that is next, and its application, while so much is unread."""
         takes_direct = isinstance(self.app, Server) and not self.root_path and hasattr(self, "_start_asgi_task")
         self._running: Any = None
         """The cycle that the application has. uvicorn knows the one that came last, which may wait behind it."""
@@ -65,8 +72,10 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing any more."""
         self._stop_waiting()
-        if self._idle is not None:
-            self._idle.cancel()
+        self._delayed = None
+        for timer in (self._idle, self._unread):
+            if timer is not None:
+                timer.cancel()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
@@ -111,6 +120,7 @@ class Connection(HttpToolsProtocol):
         parser, cycle = self.parser, self.cycle
         return (
             (cycle is None or cycle.response_complete)
+            and not self.flow.write_paused
             and parser.get_method() == b"POST"
             and parser.get_http_version() == "1.1"
             and parser.should_keep_alive()
@@ -184,10 +194,40 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         # A uvicorn that begins requests in another way does not come here, and answers are written by itself.
+        if self.flow.write_paused:  # what is leased for a client that does not read would not reach it
+            self._delayed = cycle, app
+            return
         self._running = cycle
         cycle.scope[ANSWER] = partial(self.answer, cycle)
         cycle.scope[ABORT] = self.transport.abort
+        cycle.scope[IS_GONE] = partial(self.is_gone, cycle)
         super()._start_asgi_task(cycle, app)
+
+    def pause_writing(self) -> None:
+        """The client has much to read. Where it reads nothing for too long, the connection ends."""
+        super().pause_writing()
+        limits = self.app.limits if isinstance(self.app, Server) else DEFAULT_LIMITS
+        self._unread = self.loop.call_later(limits.answer_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has read most of that: its next request begins."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        if self._delayed is not None:
+            delayed, self._delayed = self._delayed, None
+            self._start_asgi_task(*delayed)
+
+    def is_gone(self, cycle: Any) -> bool:
+        """Whether the client can read no answer. While nothing is read from a connection, because another request is
+        behind this one, its end is not reported: then the socket is asked, and what is gone ends."""
+        if cycle.disconnected or self.transport.is_closing():
+            return True
+        if self.flow.read_paused and _has_hung_up(self.transport.get_extra_info("socket")):
+            self.transport.abort()
+            cycle.disconnected = True
+        return cycle.disconnected  # type: ignore[no-any-return]
 
     def answer(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
         """Write a whole answer. False where it cannot be done now: then nothing was written."""
@@ -239,3 +279,9 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.transport.close()
+
+
+def _has_hung_up(connection: Any) -> bool:
+    asked = select.poll()
+    asked.register(connection, _GONE)
+    return bool(asked.poll(0))

@@ -43,6 +43,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     leases: KnownLeases = msgspec.field(default_factory=KnownLeases)
     unbound: AsyncBroker | None = None
     """The broker without a guard, for what shows the caller nothing: to wait for the feed."""
+    is_gone: Callable[[], bool] | None = None
+    """Whether the client can read no answer, where the connection itself can be asked."""
 
     @property
     def caller(self) -> Caller:
@@ -56,6 +58,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     def has_left(self) -> bool:
         """Whether it is known by now that the client is gone: nobody reads an answer."""
+        if self.is_gone is not None and self.is_gone():
+            return True
         for _ in range(_MOST_MESSAGES if self.receive is not None else 0):
             message, waits = start_eagerly(self.receive())  # type: ignore[misc]
             if waits is not None:

@@ -28,10 +28,11 @@ def interruption(
     return None
 
 
-def is_mistake(error: BaseException, driver: str) -> bool:
-    """Whether code of Redrive raised it, and not while the driver was at work: its connection is as it was."""
-    came_through = _packages(error)
-    return isinstance(error, Exception) and came_through[-1] in _OURS and driver not in came_through
+def is_mistake(error: BaseException) -> bool:
+    """Whether code of Redrive raised it, called by no other: neither by the driver, whose connection is as it was, nor
+    by a signal handler."""
+    came_through = _packages(error)[1:]
+    return isinstance(error, Exception) and bool(came_through) and _OURS.issuperset(came_through)
 
 
 def _is_of_the_system(error: BaseException) -> bool:

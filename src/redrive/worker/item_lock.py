@@ -12,10 +12,14 @@ import fcntl
 import os
 import stat
 import tempfile
+import time
 from functools import cache
 
 POLL_SECONDS = 0.05
 """How often to look whether a lock that was taken is free."""
+RENEWED_SECONDS = 3600.0
+"""A file that is used looks no older than this: programs that tidy temporary folders remove what is days old. A lock on
+a file that was removed keeps no other process out."""
 _OFFSETS = 2**61 - 1
 """A prime, so that every digit of an id counts. Two items that run at the same time hardly ever have the same byte."""
 
@@ -61,7 +65,12 @@ def _is_there(descriptor: int, opened: os.stat_result) -> bool:
         now = os.fstat(descriptor)
     except OSError:
         return False
-    return now.st_nlink > 0 and os.path.samestat(now, opened)
+    if now.st_nlink == 0 or not os.path.samestat(now, opened):
+        return False
+    if time.time() - now.st_mtime > RENEWED_SECONDS:
+        with contextlib.suppress(OSError):
+            os.utime(descriptor)
+    return True
 
 
 def private_folder() -> str:

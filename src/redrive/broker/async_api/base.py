@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from redrive.broker.async_committer import ResultReceiver
@@ -74,9 +74,16 @@ class AsyncBrokerBase:
         if asked := [each for each in tuple(self._ahead) if each.get_loop() is loop]:
             await asyncio.wait(asked)
 
-    def submit(self, call: Call) -> Coroutine[Any, Any, Any]:
+    async def submit(self, call: Call) -> Any:
         """Commit one call, without a flow, and return its result. Raises if it was refused."""
-        return self._commit(call, raises=True)
+        if self._ahead:
+            await self._answered()
+        future = self.core.committer.submit(call)
+        try:
+            return raise_if_refused(await future)  # without a second coroutine
+        except asyncio.CancelledError:
+            self.core.committer.return_unclaimed_leases(future)
+            raise
 
     async def run_flow(self, flow: Flow[_T]) -> _T:
         """Drive a flow to its end in this coroutine."""
@@ -84,8 +91,13 @@ class AsyncBrokerBase:
             step = next(flow)
             while True:
                 try:
-                    if step.__class__ is CommitCalls and len(step.calls) == 1:
-                        answer = (await self._commit(step.calls[0]),)
+                    if step.__class__ is CommitCalls and len(step.calls) == 1 and not self._ahead:
+                        future = self.core.committer.submit(step.calls[0])
+                        try:
+                            answer = (await future,)
+                        except asyncio.CancelledError:
+                            self.core.committer.return_unclaimed_leases(future)
+                            raise
                     else:
                         answer = await self._take(step)
                 except RedriveError as error:
@@ -143,20 +155,9 @@ class AsyncBrokerBase:
         """What may take its time, out of the way of the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
-    async def _commit(self, call: Call, raises: bool = False) -> Any:
-        """The result of a call. If this coroutine is cancelled the moment leases come in, they are given back."""
-        if self._ahead:
-            await self._answered()
-        future = self.core.committer.submit(call)
-        try:
-            result = await future
-        except asyncio.CancelledError:
-            self.core.committer.return_unclaimed_leases(future)
-            raise
-        return raise_if_refused(result) if raises else result
-
     async def _commit_together(self, calls: Sequence[Call]) -> Commit:
-        """The same for several calls, in one transaction."""
+        """Commit calls in one transaction. If this coroutine is cancelled the moment leases come in, they are given
+        back."""
         if self._ahead:
             await self._answered()
         future = self.core.committer.submit_many(calls)

@@ -127,7 +127,7 @@ class Engine:
                 commit = session.execute("COMMIT")
         except BaseException as error:
             if (interrupted := interruption(error, before, _OWN)) is not None:
-                if not committing and is_mistake(interrupted, "psycopg"):
+                if not committing and is_mistake(interrupted):
                     self._undo(connection, interrupted, committing=False)
                 self._drop_writer()  # wherever it was: not even a rollback can be relied on
                 raise interrupted from None

@@ -184,9 +184,7 @@ class Batch:
         self._ended: list[int] = []
         """Numbers of items that ended and may have moved before."""
         self.now = now
-        self.queues = queues
-        self.by_name = queues.by_name
-        self.by_key = queues.by_key
+        self.queues, self.by_name, self.by_key = queues, queues.by_name, queues.by_key
         self.numbers = numbers
         self.namespace = namespace
         self.namespace_key = queues.namespace_key
@@ -384,12 +382,11 @@ class Batch:
     def write_count_deltas(self) -> None:
         """Write the changes of counts, one row per queue, and all that is pending."""
         rows = [(queue, *counts) for queue, counts in self.count_deltas.items() if any(counts)]
-        if self._left:
+        if self._left or self._unwritten or self._ended or len(rows) != 1:
             self._unwritten.setdefault(Stage.INSERT_STATE, {}).update(self._left)
-        if self._unwritten or self._ended or len(rows) > 1:
             self.write_all(_INSERT_COUNT_DELTA, rows)
             self.flush()
-        elif rows:
+        else:
             self._execute(_INSERT_COUNT_DELTA, rows[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
@@ -10,7 +11,7 @@ from redrive.contract.item_calls import Complete, Extend, Reply, ReturnLease, Se
 from redrive.errors import LeaseLost, PayloadTooLarge, RedriveError, WrongQueue
 from redrive.model.delivery_end import DELIVERY_ENDS
 from redrive.model.feed import FeedKind
-from redrive.model.ids import item_id_of
+from redrive.model.ids import ID_DIGITS, MAX_NUMBER, item_id_of
 from redrive.model.item import Counters, HistoryEntry, HistoryEvent, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, count_outcome
 from redrive.model.queue import WITH_ITEM
@@ -37,6 +38,7 @@ from redrive.stores.relational.session import ANY_QUEUE, NO_QUEUE, LeaseKey
 
 _OF_LEASE = "SELECT item_no, token, queue, deliveries, attempts, failures, losses, redrives, entries, deaths"
 _LEASE = f"{_OF_LEASE} FROM redrive_lease WHERE item_no = ? /*+ FOR UPDATE */"
+_unpack_token = struct.Struct(">QQQ").unpack
 _LEASES = f"{_OF_LEASE} FROM redrive_lease WHERE item_no IN carray(?) /*+ ORDER BY item_no FOR UPDATE */"
 
 
@@ -138,7 +140,7 @@ def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
     first one left; and a completion may free an idempotency key that another one puts under."""
     if len(calls) == 1:
         return False
-    if len({item_id_of(call.token) for call in calls}) < len(calls):
+    if len({call.token[:ID_DIGITS] for call in calls}) < len(calls):
         return True
     named = {put.queue for call in calls if call.__class__ is Complete and call.puts for put in call.puts}
     return any(
@@ -190,9 +192,9 @@ def _complete_all(batch: Batch, calls: Sequence[Complete], indexes: Sequence[int
 
 def _lease_key(batch: Batch, call: Complete) -> LeaseKey:
     token = call.token
-    # It is checked already. No row has a number that begins with a higher digit.
-    item_no = int(token[16:32], 16) if token[16] < "8" else 0
-    key = int(token[32:], 16) if token[32] < "8" else 0
+    _, item_no, key = _unpack_token(bytes.fromhex(token))  # it is checked already
+    if item_no > MAX_NUMBER or key > MAX_NUMBER:  # no row has such a number
+        item_no = key = 0
     if call.queue is None:
         return item_no, key, ANY_QUEUE
     named = batch.by_name.get(call.queue)
