@@ -77,9 +77,11 @@ def far_url(url: str, server: Server, proxy: RedisProxy) -> str:
 
 @pytest.fixture
 def far(far_url: str) -> Iterator[Broker]:
-    """A broker behind the proxy, with connections open, on a server that knows all scripts."""
+    """A broker behind the proxy, with connections open, on a server that knows all scripts. A death moves its item,
+    which is done under the lock."""
     with connect(far_url, maintenance=False) as broker:
-        broker.create_queue("jobs", keep_completed="1h")
+        broker.create_queue("dead")
+        broker.create_queue("jobs", keep_completed="1h", dead_queue="dead")
         broker.put("jobs", 0)
         broker.stats("jobs")
         yield broker
@@ -240,10 +242,16 @@ def test_commit_whose_answer_is_lost_happened_once_and_is_unknown(far: Broker, p
         far.bury(leases[1])
     with pytest.raises(LeaseLost):
         far.bury(leases[1])
+    (last,) = far.lease("dead")  # where a death is in place
+    proxy.cut_at(COMMITS[0], forward=True)
+    with pytest.raises(OutcomeUnknown):
+        far.bury(last)
+    with pytest.raises(LeaseLost):
+        far.bury(last)
     assert values(url) == [0, 1, 2]
     assert far.stats("jobs").completed_total == 1
-    assert far.stats("jobs").dead == 1
-    assert proxy.cuts == 4
+    assert (far.stats("dead").dead_letters, far.stats("dead").dead) == (1, 1)
+    assert proxy.cuts == 5
 
 
 def test_commit_that_never_arrived_is_unknown_and_did_not_happen(far: Broker, proxy: RedisProxy, url: str) -> None:
@@ -257,7 +265,12 @@ def test_commit_that_never_arrived_is_unknown_and_did_not_happen(far: Broker, pr
         far.bury(lease)
     assert proxy.cuts == 2
     far.bury(lease)  # neither it nor others need to wait until that lock expires
-    assert far.stats("jobs").dead == 1
+    assert far.stats("dead").dead_letters == 1
+    (lease,) = far.lease("dead")
+    proxy.cut_at(COMMITS[0])
+    with pytest.raises(OutcomeUnknown):
+        far.bury(lease)
+    assert far.stats("dead").dead == 0
 
 
 @pytest.mark.parametrize("forward", [False, True])
@@ -272,7 +285,7 @@ def test_turn_whose_taking_was_cut_off_is_no_obstacle(forward: bool, far: Broker
             break
     assert time.monotonic() - begun < BOUND_SECONDS  # and it lasts 5
     assert proxy.cuts == 1
-    assert far.stats("jobs").dead == 1
+    assert far.stats("dead").dead_letters == 1
     assert values(url) == [0]
 
 
@@ -336,7 +349,8 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
     """Its lock has expired and others wrote since: what it computed is no longer true."""
     monkeypatch.setattr(namespace_lock, "LOCK_TTL_MICROSECONDS", 200_000)
     with connect(url, maintenance=False) as slow, connect(url, maintenance=False) as other:
-        slow.create_queue("jobs")
+        slow.create_queue("dead")
+        slow.create_queue("jobs", dead_queue="dead")
         slow.put("jobs", 0)
         (lease,) = slow.lease("jobs")
         store = slow.core.store
@@ -354,7 +368,7 @@ def test_process_that_was_too_slow_writes_nothing(url: str, monkeypatch: pytest.
         monkeypatch.setattr(store._lock, "apply", dawdle)
         slow.bury(lease)
         assert late == [False]
-        assert slow.stats("jobs").dead == 1
+        assert slow.stats("dead").dead_letters == 1
         assert slow.stats("jobs").pending == 1
     assert values(url) == [0, 1]
 

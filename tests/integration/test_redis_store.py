@@ -75,9 +75,11 @@ from redrive.model.queue import QueueSettings
 from redrive.model.state_machine import Verb
 from redrive.stores.memory import MemoryStore
 from redrive.stores.redis import redis_client
+from redrive.stores.redis import store as redis_store
 from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, score_of
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.store import RedisStore
+from redrive.stores.rules.state import State
 from redrive.testing import FakeClock
 from redrive.testing.conformance.gates import change_of
 
@@ -234,6 +236,20 @@ def test_failure_without_a_verdict_is_refused(store: RedisStore) -> None:
     assert store.read(GetStats("jobs")).pending == 0
 
 
+def test_history_of_an_item_that_failed_outside_while_it_was_leased_is_removed_with_it(
+    redis_url: str, redis_server: Server
+) -> None:
+    with connect(redis_url) as broker, contextlib.closing(redis_server.client()) as client:
+        broker.create_queue("jobs")
+        broker.put("jobs", 1, idempotency_key="k")
+        (lease,) = broker.lease("jobs")
+        assert broker.put_failed("jobs", 1, "outside", idempotency_key="k").duplicate
+        histories = f"*{redis_url.partition('prefix=')[2]}*:h:*"
+        assert len(list(client.scan_iter(histories))) == 1
+        broker.complete(lease)
+        assert list(client.scan_iter(histories)) == []
+
+
 def test_feed_tells_an_empty_note_as_it_is(store: RedisStore) -> None:
     version, (lease,) = leases(store, "jobs", 1)
     store.commit([Settle(lease.token, OutcomeKind.RELEASED, RetryVerdict(0, Status.PENDING), version, note="")])
@@ -350,7 +366,7 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_dead_item_that_is_l
 ) -> None:
     store = opened()
     keys = store._keys
-    store.commit([CreateQueue("jobs", QueueSettings())])
+    store.commit([CreateQueue("jobs", QueueSettings(search=False))])
     ((receipt,),) = store.commit([Put("jobs", (item(),))]).results
     with contextlib.closing(redis_server.client()) as client:
         client.hset(keys.meta, "format", FIRST_FORMAT)
@@ -396,7 +412,7 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
 ) -> None:
     store = opened()
     keys = store._keys
-    store.commit([CreateQueue("jobs", QueueSettings())])
+    store.commit([CreateQueue("jobs", QueueSettings(search=False))])
     ((first,), (second,)) = store.commit([Put("jobs", (item(),)), Put("jobs", (item(),))]).results
     with contextlib.closing(redis_server.client()) as client:
         client.hset(keys.meta, "format", FIRST_FORMAT)
@@ -407,6 +423,31 @@ def test_format_of_an_older_namespace_is_raised_by_the_first_item_archived_alive
         assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
         store.commit([ManualChange(verb, (ManualTarget(second.id),), "me")])
         assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+
+
+@pytest.mark.parametrize("by_script", [True, False])
+def test_words_of_an_older_namespace_are_found_and_its_format_is_raised_by_the_first_death_without_stored_ones(
+    by_script: bool, opened: Opened, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Format 7 stored the words of every death."""
+    store = opened()
+    keys = store._keys
+    version, (first, second) = leases(store, "jobs", 2)
+    with contextlib.closing(redis_server.client()) as client, monkeypatch.context() as patch:
+        client.hset(keys.meta, "format", FIRST_FORMAT)
+        patch.setattr(redis_store, "is_fast_path", lambda call: False)
+        patch.setattr(RedisState, "index_words", State.index_words)
+        store.commit([bury(first, version, note="timeout")])
+        (stored,) = client.scan_iter(f"{keys.root}w:*")
+        assert client.hget(keys.meta, "format") == str(FIRST_FORMAT).encode()
+        patch.undo()
+        if not by_script:
+            patch.setattr(redis_store, "is_fast_path", lambda call: False)
+        store.commit([bury(second, version, note="timeout")])
+        assert client.hget(keys.meta, "format") == str(FORMAT).encode()
+        assert list(client.scan_iter(f"{keys.root}w:*")) == [stored]
+    found = store.read(FindItems(Filter(words="timeout"), limit=10)).items
+    assert {each.id for each in found} == {first.id, second.id}
 
 
 def test_format_of_an_older_namespace_is_raised_by_the_first_gate(opened: Opened, redis_server: Server) -> None:

@@ -170,10 +170,12 @@ def stays_dead_letter(verb: Verb, item: ItemSnapshot, *, to_dead_queue: bool = F
 
 def death_text(death: Death, history: Iterable[HistoryEntry]) -> str:
     """What was said when it died: the text of the failure, else the note, else the title of the cause."""
+    outcomes = [entry for entry in history if is_outcome_of_death(death, entry)]
+    # A dead item may be leased and fail again at the same instant.
+    of_delivery = [entry for entry in outcomes if entry.delivery == death.counters.deliveries]
     said = None
-    for entry in history:
-        if is_outcome_of_death(death, entry):
-            said = entry.failure.text if entry.failure else entry.note
+    for entry in (of_delivery or outcomes)[-1:]:
+        said = entry.failure.text if entry.failure else entry.note
     return said or death.cause.title
 
 

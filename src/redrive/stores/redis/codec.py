@@ -18,6 +18,8 @@ from redrive.model.death import DeadReason
 from redrive.model.holder import Holders, ItemHolder
 from redrive.model.ids import ItemId, Token, make_id
 from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Overrides, Result, Status
+from redrive.model.manual_change import death_text
+from redrive.model.search_terms import search_terms_of
 from redrive.stores.redis.keys import DIGITS, digits, long, short
 from redrive.stores.rules.record import History, LeaseState, Record
 
@@ -106,6 +108,8 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     """home_store"""
     P: MoveRoute | None = None
     """route"""
+    W: bool = False
+    """whether its search words are not stored, because its last death and its payload have them"""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -129,8 +133,14 @@ class Loaded(NamedTuple):
     result: Result | None
 
 
+class DerivedWords(frozenset[str]):
+    """Words that are not stored: `Record.words_of_death` finds them again."""
+
+
 NOT_READ = frozenset(("(not read)",))
 """The words of an item that was read without them."""
+DERIVED_NOT_READ = DerivedWords(NOT_READ)
+"""The same, of words that are not stored."""
 NOTHING_LOADED = Loaded(b"", (), 0, frozenset(), None)
 
 
@@ -198,9 +208,10 @@ def encode_state(item: Record) -> bytes:
         A=item.archived_from,
         m=item.is_in_dead_queue,
         x=short(item.death_number),
-        k=bool(item.history.entries() or item.deaths or item.words or item.result),
+        k=bool(item.history.entries() or item.deaths or item.result),  # words are of a death
         H=item.home_store,
         P=item.route,
+        W=isinstance(item.words, DerivedWords),
     )
     if (dead_letter := item.dead_letter_key) is not None:
         state.g, state.G = dead_letter.fingerprint, dead_letter.died_at
@@ -217,9 +228,8 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
     entries = tuple(map(decode_entry, raw[2]))
     deaths = [_decode_death(death) for death in raw[3]]
     result = None if raw[4] is None else _decode_result(raw[4])
-    words = read_words(raw) if with_words else NOT_READ
     ids = [make_id(long(body), suffix), *map(ItemId, state.i)]
-    return Record(
+    record = Record(
         ids=ids,
         queue=state.q,
         status=state.s,
@@ -248,15 +258,33 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
         deaths=deaths,
         is_in_dead_queue=state.m,
         death_number=long(state.x),
-        words=words,
+        words=DERIVED_NOT_READ if state.W else NOT_READ,
         home_store=state.H,
         route=state.P,
     )
+    if with_words:
+        record.words = read_words(record, raw)
+    return record
 
 
-def read_words(raw: Sequence[Any]) -> frozenset[str]:
-    """Return the words of an item that was read with them."""
+def has_unread_words(item: Record) -> bool:
+    """Return whether an item was read without its words."""
+    return item.words is NOT_READ or item.words is DERIVED_NOT_READ
+
+
+def read_words(item: Record, raw: Sequence[Any]) -> frozenset[str]:
+    """Return the words of an item that had unread ones, and was now read with them."""
+    if isinstance(item.words, DerivedWords):
+        return DerivedWords(item.words_of_death())
     return frozenset() if raw[5] is None else _decode_words(raw[5])
+
+
+def lasting_words(item: Record, loaded: Loaded) -> frozenset[str]:
+    """Return derived words of an item; as words to store if its history no longer has what was said when it died."""
+    death, text = item.deaths[-1], death_text(item.deaths[-1], loaded.entries)
+    if len(item.deaths) > loaded.deaths or text == death_text(death, item.history.entries()):
+        return item.words
+    return search_terms_of(death.cause.error_type, text, item.payload, item.content_type)
 
 
 def as_loaded(item: Record) -> Loaded:

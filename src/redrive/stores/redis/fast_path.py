@@ -15,18 +15,23 @@ from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.item_calls import Complete, Extend, LeaseItems, NewItem, Put, ReturnLease, Settle
 from redrive.contract.maintenance_calls import Promote
+from redrive.contract.replies import REPLY_TO
 from redrive.errors import InvalidName, RedriveError
+from redrive.model.death import EXHAUSTED_REASONS, cause_of
 from redrive.model.delivery_end import DELIVERY_ENDS
+from redrive.model.feed import FeedKind
 from redrive.model.holder import MAX_HOLDERS, ItemHolder, add_lasting
 from redrive.model.ids import SALT_BITS, ItemId, Token, item_id_of, make_id_suffix, parse_token
 from redrive.model.item import HistoryEntry, HistoryEvent
-from redrive.model.judge import RETRY_STATUSES, OutcomeKind, RetryVerdict
+from redrive.model.judge import RETRY_STATUSES, Dead, OutcomeKind, RetryVerdict
 from redrive.stores.redis.codec import encode, encode_entry_details, encode_held, encode_new_content
 from redrive.stores.redis.keys import FORMAT, digits, short
 from redrive.stores.redis.redis_client import Part
 
 KINDS = "peml"
 """Puts, ends of deliveries, promotions and leases, in the order in which the script executes them."""
+_DEADLY = (OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RELEASED, OutcomeKind.BURIED)
+"""How a delivery ends of which an item dies by the script."""
 _FIRST_ARGUMENT = 3
 """The script counts its arguments from 1; the first two are the root of the keys and the calls."""
 
@@ -40,6 +45,8 @@ def is_fast_path(call: Call) -> bool:
             return False
         case Settle(verdict=RetryVerdict() as verdict, outcome_kind=outcome_kind, close_until=None):
             return verdict.status in RETRY_STATUSES[outcome_kind] and len(verdict.held_by) <= MAX_HOLDERS
+        case Settle(verdict=Dead(to=None, drop=False), outcome_kind=outcome_kind, close_until=None):
+            return outcome_kind in _DEADLY
         case Put():
             return _is_fast_put(call)
         case Complete(puts=puts, reply=None):
@@ -59,11 +66,12 @@ def _is_fast_put(put: Put) -> bool:
 class FastPathBatch:
     """Calls of one commit as arguments of the script, and what is needed to read its answer.
 
-    With `merge=False` each put is sent separately.
+    Deaths record `namespace` and `store`. With `merge=False` each put is sent separately.
     """
 
-    def __init__(self, calls: Sequence[Call], *, merge: bool = True) -> None:
+    def __init__(self, calls: Sequence[Call], namespace: str, store: str, *, merge: bool = True) -> None:
         self.calls = calls
+        self._namespace, self._store = namespace, store
         self.positions: dict[str, list[int]] = {kind: [] for kind in KINDS}
         """Positions of the calls that the script gets, by kind and in its order."""
         self.suffixes: dict[int, list[str]] = {}
@@ -76,6 +84,8 @@ class FastPathBatch:
         self.lease_groups: dict[int, list[int]] = {}
         """Leases that differ only in their limit, by the position of the first. A group is one lease for the script."""
         self._args: list[Part] = []
+        self._records: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        """What `_records_of` returns for uniform failures, which is encoded once."""
         self._encoded: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         last: dict[str, tuple[int, list[int]]] = {}
         for position, call in enumerate(calls):
@@ -93,7 +103,7 @@ class FastPathBatch:
 
     def arguments(self, root: str, now: Instant | None) -> list[Part]:
         """Return what the script is given after its keys."""
-        of_all = {"t": now or 0, "w": self._has_puts_among_others(), "v": FORMAT}
+        of_all = {"t": now or 0, "w": self._has_puts_among_others(), "v": FORMAT, "r": REPLY_TO}
         return [root, encode({**of_all, **self._encoded}), *self._args]
 
     def put_at(self, position: int) -> Put:
@@ -175,21 +185,8 @@ class FastPathBatch:
                 size = 0 if call.result is None else len(call.result.payload)
                 keep = 0 if call.result is None or call.keep_result is None else call.keep_result
                 return "e", ("complete", *_token_parts(call.token), call.queue or False, result, size, keep, puts)
-            case Settle(verdict=RetryVerdict() as verdict):
-                event = DELIVERY_ENDS[call.outcome_kind].event
-                entry = HistoryEntry(Instant(0), event, "", 0, failure=call.failure, note=call.note)
-                return "e", (
-                    *(
-                        "retry",
-                        *_token_parts(call.token),
-                        call.outcome_kind,
-                        call.version,
-                        verdict.status,
-                        verdict.delay,
-                    ),
-                    *(self._history(entry), _feed_details(call), call.worker_is_gone),
-                    encode_held(add_lasting((), verdict.held_by)) or False,
-                )
+            case Settle():
+                return "e", self._encode_settle(call)
             case ReturnLease():
                 entry = HistoryEntry(Instant(0), HistoryEvent.RETURNED, "", 0, note=call.note)
                 history = 0 if call.note is None else self._history(entry)
@@ -199,6 +196,45 @@ class FastPathBatch:
                 timeout = -1 if call.timeout is None else call.timeout
                 return "e", ("extend", *_token_parts(call.token), call.queue or False, timeout)
         raise AssertionError(call)
+
+    def _encode_settle(self, call: Settle) -> tuple[Any, ...]:
+        event = DELIVERY_ENDS[call.outcome_kind].event
+        entry = HistoryEntry(Instant(0), event, "", 0, failure=call.failure, note=call.note)
+        feed_entry, *death = self._records_of(call)
+        ending = (
+            *(*_token_parts(call.token), call.outcome_kind, call.version, call.worker_is_gone),
+            *(self._history(entry), feed_entry),
+        )
+        verdict = call.verdict
+        if isinstance(verdict, Dead):
+            return "die", *ending, *death, verdict.reason in EXHAUSTED_REASONS
+        held_by = encode_held(add_lasting((), verdict.held_by)) or False
+        return "retry", *ending, verdict.status, verdict.delay, held_by
+
+    def _records_of(self, call: Settle) -> tuple[Any, ...]:
+        """Return the argument of the feed entry; of a death also that of the death record, and the fingerprint."""
+        failure, verdict = call.failure, call.verdict
+        alike: tuple[Any, ...] = call.outcome_kind, verdict.reason if isinstance(verdict, Dead) else None, call.note
+        if failure is not None:
+            alike = *alike, failure.type, failure.text, failure.error_class, failure.fingerprint
+        known = self._records.get(alike)
+        if known is None:
+            known = self._records[alike] = self._encode_records(call)
+        return known
+
+    def _encode_records(self, call: Settle) -> tuple[Any, ...]:
+        failure, verdict = call.failure, call.verdict
+        entry: dict[str, Any] = {"number": 0, "at": 0}
+        if failure is not None:
+            entry |= {"error_class": failure.error_class, "fingerprint": failure.fingerprint}
+        if isinstance(verdict, Dead):
+            reason, cause = verdict.reason, cause_of(verdict.reason, failure, call.note)
+            entry |= {"kind": FeedKind.DEAD, "title": cause.title, "reason": reason}
+            death = {"reason": reason, "namespace": self._namespace, "store": self._store, "cause": cause}
+            return self._argument(_open_map(entry, 2)), self._argument(_open_map(death, 5)), cause.fingerprint
+        title = call.note if failure is None else failure.title
+        entry |= {"kind": call.outcome_kind} if title is None else {"kind": call.outcome_kind, "title": title}
+        return (self._argument(_open_map(entry, 2)),)
 
     def _encode_put(self, put: Put, suffixes: list[str]) -> tuple[Any, ...]:
         first = len(self._args) + _FIRST_ARGUMENT
@@ -251,12 +287,11 @@ def _options(new: NewItem) -> dict[str, Any] | None:
     return options or None
 
 
-def _feed_details(call: Settle) -> dict[str, str]:
-    """Return the fields that the feed entry of a retry has beside those that every entry has."""
-    if call.failure is not None:
-        failure = call.failure
-        return {"title": failure.title, "error_class": failure.error_class, "fingerprint": failure.fingerprint}
-    return {} if call.note is None else {"title": call.note}
+def _open_map(fields: dict[str, Any], more: int) -> bytes:
+    """Return a map in MessagePack to which the script appends `more` fields. Up to 15 are counted in its first byte."""
+    assert len(fields) + more <= 15
+    encoded = encode(fields)
+    return bytes((encoded[0] + more,)) + encoded[1:]
 
 
 def _token_parts(token: Token) -> tuple[str, str, ItemId]:

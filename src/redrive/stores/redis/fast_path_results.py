@@ -23,6 +23,7 @@ from redrive.errors import (
 )
 from redrive.model.ids import ItemId, Token, item_id_of, make_id
 from redrive.model.item import Counters, Lease, Receipt, Settled, Status
+from redrive.model.judge import Dead
 from redrive.stores.redis.codec import decode_content, decode_state
 from redrive.stores.redis.connection import classify_error
 from redrive.stores.redis.fast_path import KINDS, FastPathBatch
@@ -123,6 +124,7 @@ class ResultReader:
             status=Status(status.decode()) if status else None,
             counters=Counters(*counters),
             ready_at=None if ready_at < 0 else Instant(ready_at),
+            dead_reason=call.verdict.reason if isinstance(call, Settle) and isinstance(call.verdict, Dead) else None,
         )
 
     def _read_leases(self, first: int, answer: Any, results: list[Any]) -> None:

@@ -19,7 +19,7 @@ The names of keys that every item has are short. Fields of `s:B` are in `codec.p
 | `c:B` | string | digits of put_at, 16 hexadecimal digits of the suffix of the first id, the rest of its content |
 | `s:B` | string | state of the item; missing while a plain item is pending since its put |
 | `h:B`, `d:B` | lists | history (first 5 and last 45 entries), deaths |
-| `w:B`, `y:B` | strings | search words of a dead letter, result of a completed item |
+| `w:B`, `y:B` | strings | search words of a dead letter, unless `W` in `s:B`; result of a completed item |
 | `o:N` | string | body of the item that has or had the later id with number N |
 | `ready:Q:R` | sorted set | leasable items of priority R by ready_at; members are digits of seq and body |
 | `leases:Q` | sorted set | active items by deadline; members are digits of seq and body |
@@ -58,11 +58,12 @@ DIGITS = 16
 """How many digits a number in a key, member or value has."""
 FIRST_FORMAT = 3
 """The first format that a store opens."""
-FORMAT = 7
+FORMAT = 8
 """Version of the keys and values of a namespace. Format 4 adds dead items that are leased (`R` in `s:B`), format 5
 archived items that are dropped (`dropped:Q`) or were no dead letters, format 6 queues with gates or breakers, format 7
-several holders of an item and lasting ones (`h` in `s:B`). An older namespace gets it with the first of them: a Redrive
-that does not know them no longer opens it then."""
+several holders of an item and lasting ones (`h` in `s:B`), format 8 dead items whose search words are not stored (`W`
+in `s:B`). An older namespace gets it with the first of them: a Redrive that does not know them no longer opens it
+then."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
 """Bits of a number in an id that it does not have in Redis."""
 RANKS = range(10)

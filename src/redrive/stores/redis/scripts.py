@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 _FOLDER = files(__package__).joinpath("lua")
-_COMMIT_PARTS = ("start", "writes", "items", "put", "settle", "complete", "lease", "run_calls")
+_COMMIT_PARTS = ("start", "writes", "items", "put", "settle", "death", "complete", "lease", "run_calls")
 """Files of `lua/commit/`, in the order in which they are joined: each uses only what an earlier one defines."""
 
 

@@ -11,7 +11,7 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Status
 from redrive.model.limits import make_address
 from redrive.model.queue import Queue, QueueSettings
-from redrive.stores.redis.codec import encode
+from redrive.stores.redis.codec import DerivedWords, encode
 from redrive.stores.redis.groups import RedisGroups
 from redrive.stores.redis.indexes import DeadLetterIndexes, walk
 from redrive.stores.redis.keys import body_of, digits, long, short
@@ -227,6 +227,12 @@ class RedisState(State):
             self._session.write("LREM", keys.of("removed"), 1, number)
             self._session.write("UNLINK", keys.of("removed", number))
         return len(items)
+
+    def index_words(self, item: Record) -> None:
+        """Words of an item that is dead in place are not stored: the script of the fast path writes its deaths too."""
+        super().index_words(item)
+        if item.status is Status.DEAD:
+            item.words = DerivedWords(item.words)
 
     def draw_number(self) -> int:
         self._last = max(self._last + 1, self.now)

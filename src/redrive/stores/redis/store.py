@@ -178,7 +178,7 @@ class RedisStore:
 
     def _commit_by_script(self, calls: Sequence[Call], now: Instant | None, *, merge: bool = True) -> Commit:
         """Run the script. While another process has the lock, it does nothing, and is run again."""
-        batch = FastPathBatch(calls, merge=merge)
+        batch = FastPathBatch(calls, self.namespace, self.name, merge=merge)
         lock_wait = LockWait(self._lock)
         args = batch.arguments(self._keys.root, now)
         while True:

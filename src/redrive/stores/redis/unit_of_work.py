@@ -15,8 +15,8 @@ from redrive.errors import InvalidName
 from redrive.model.ids import ItemId, ids_with_prefix, parse_id
 from redrive.model.item import Status
 from redrive.stores.redis.codec import (
-    NOT_READ,
     NOTHING_LOADED,
+    DerivedWords,
     Loaded,
     as_loaded,
     encode,
@@ -24,6 +24,8 @@ from redrive.stores.redis.codec import (
     encode_entry,
     encode_held,
     encode_state,
+    has_unread_words,
+    lasting_words,
     read_record,
     read_words,
 )
@@ -102,7 +104,7 @@ class Session:
             else:
                 return False
         item = self._ids[id]
-        return item is None or not words or item.words is not NOT_READ
+        return item is None or not words or not has_unread_words(item)
 
     def ranges(self, *ranges: Range, words: bool = False) -> list[Found]:
         """Return members and scores in ranges of sorted sets of items, and read these items."""
@@ -166,8 +168,8 @@ class Session:
         for body, raw in zip(map(int, bodies), records, strict=True):
             if body not in self._records and body not in self._removed:
                 self._keep(body, raw, words)
-            elif words and body not in self._removed and self._records[body].words is NOT_READ:
-                self._records[body].words = read_words(raw)
+            elif words and body not in self._removed and has_unread_words(self._records[body]):
+                self._records[body].words = read_words(self._records[body], raw)
                 if not self._read_only:
                     self._loaded[body] = self._loaded[body]._replace(words=self._records[body].words)
         pairs = [
@@ -225,18 +227,22 @@ class Session:
         if loaded is None:
             self.write("SET", self.keys.of("c", body), encode_content(item))
             loaded = NOTHING_LOADED
+        if isinstance(item.words, DerivedWords) and item.history.omitted:
+            item.words = lasting_words(item, loaded)
         state = encode_state(item)
         if state != loaded.state:
             self.write("SET", self.keys.of("s", body), state)
             archived = item.status is Status.ARCHIVED and (item.is_dropped or item.death is None)
-            if item.was_dead or archived or isinstance(encode_held(item.holders), tuple):
+            has_derived_words = isinstance(item.words, DerivedWords)
+            if item.was_dead or archived or has_derived_words or isinstance(encode_held(item.holders), tuple):
                 self.write("HSET", self.keys.meta, "format", FORMAT)
         self._write_history(self.keys.of("h", body), item, loaded)
         for death in item.deaths[loaded.deaths :]:
             self.write("RPUSH", self.keys.of("d", body), encode(death))
         if item.words is not loaded.words:
             key = self.keys.of("w", body)
-            self.write("SET", key, encode(item.words)) if item.words else self.write("DEL", key)
+            is_stored = item.words and not isinstance(item.words, DerivedWords)
+            self.write("SET", key, encode(item.words)) if is_stored else self.write("DEL", key)
         if item.result is not loaded.result:
             key = self.keys.of("y", body)
             self.write("DEL", key) if item.result is None else self.write("SET", key, encode(item.result))

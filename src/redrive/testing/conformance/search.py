@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from redrive import Broker
+from redrive import Broker, RetryVerdict
 from redrive.errors import InvalidInput
+from redrive.model.limits import HISTORY_FIRST, HISTORY_LAST
 from redrive.testing.conformance.actions import Boom, dead_queue, found, kill, take
 from redrive.testing.conformance.suite import OpenBroker, Suite
 
@@ -90,6 +91,20 @@ class SearchConformance(Suite):
             broker.fail(take(broker, redriven.queue), f"mishap in {queue}")
             assert found(broker, words=f"mishap {queue}") == ["x"]
             assert found(broker, words="outage") == []
+
+    def test_words_outlast_the_entry_of_the_death_in_the_history(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        id = broker.put("jobs", "x").id
+        for _ in range(HISTORY_FIRST):
+            broker.fail(take(broker), "before", verdict=RetryVerdict())
+        broker.fail(take(broker), "boom\nafter an outage")
+        for _ in range(HISTORY_LAST):
+            assert found(broker, words="outage") == ["x"]
+            broker.fail(broker.lease_by_id(id, include_dead=True), "again")
+        assert "outage" not in repr(broker.get(id).history)
+        assert found(broker, words="outage") == ["x"]
+        broker.archive(id)
+        assert found(broker, words="outage", status="archived") == ["x"]
 
     def test_edited_item_is_found_by_its_own_payload_and_the_original_by_the_old_one(self, broker: Broker) -> None:
         broker.create_queue("jobs")

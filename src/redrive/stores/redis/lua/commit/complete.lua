@@ -1,23 +1,6 @@
 -- Completions.
 -- Defines: complete, complete_plain.
 
--- Removes an item from the dead letters of its queue and from its group.
-local function remove_dead_letter(body, state)
-  local key, hour = root .. 'groups:' .. state.q, state.G - state.G % 3600000000
-  local figures = cmsgpack.unpack(redis.call('HGET', key, state.g))
-  redis.call('ZREM', root .. 'dead_letters:' .. state.q, body)
-  redis.call('ZREM', root .. 'group:' .. state.q .. ':' .. state.g, body)
-  add_count(state.q, 'dead_letters', -1)
-  figures[1] = figures[1] - 1
-  if figures[1] == 0 then
-    redis.call('HDEL', key, state.g)
-    return
-  end
-  local left = figures[4][hour] - 1
-  figures[4][hour] = left > 0 and left or nil
-  redis.call('HSET', key, state.g, cmsgpack.pack(figures))
-end
-
 -- Removes all keys of an item.
 local function remove_item(body, state, id)
   removed_bodies[body] = true
@@ -34,21 +17,6 @@ local function remove_item(body, state, id)
   end
   for _, kind in ipairs(state.k and {'c:', 's:', 'h:', 'd:', 'w:', 'y:'} or {'c:', 's:'}) do
     deleted_keys[#deleted_keys + 1] = root .. kind .. body
-  end
-end
-
--- Returns every id that an item has or had. `id` is the current one.
-local function ids_of(body, state, id)
-  if not state.i or #state.i == 0 then
-    return {id}
-  end
-  return {string.sub(redis.call('GET', root .. 'c:' .. body), 17, 32) .. hexadecimal(body), unpack(state.i)}
-end
-
--- Wakes callers that await how an item ends: the topics are those of `redrive.model.ids.result_topic`.
-local function wake_awaiting(ids)
-  for _, id in ipairs(ids) do
-    ended['#' .. string.sub(id, 1, 4)] = true
   end
 end
 
@@ -80,7 +48,6 @@ local function complete(call)
       return {3, unpack(refused)}
     end
   end
-  remove_from_set('leases:' .. queue, digits(state.n) .. body)
   end_lease(body, state)
   if call[6] ~= 0 and (call[8] > 0 or info.k > 0) then
     local ids = ids_of(body, state, call[4])
@@ -122,7 +89,7 @@ end
 local function complete_plain(call)
   local number, key, named = string.sub(call, 1, 16), string.sub(call, 17, 32), #call > 64 and string.sub(call, 65)
   local raw = fetched_states[number]
-  if not raw or removed_bodies[number] then
+  if not raw or removed_bodies[number] or left_bodies[number] then
     return complete({'complete', number, key, string.sub(call, 33, 64), named, 0, 0, 0, {}})
   end
   local state = cmsgpack.unpack(raw)

@@ -1,21 +1,42 @@
 -- The state of an item, the sorted sets that it is in, and entries of the feed.
--- Defines: add_feed_entry; fetched_states, save_state, index_item; is_removed.
+-- Defines: queue_and_id, add_packed_feed_entry, add_feed_entry; fetched_states, save_state, save_settled_state,
+-- index_item; is_removed.
 
--- `details` are the other fields of the entry, if it has any.
-local function add_feed_entry(kind, queue, id, details)
+-- Fields in MessagePack, which are appended to a map whose head counts them already.
+local function queue_and_id(queue, id)
+  return '\165queue' .. cmsgpack.pack(queue) .. '\162id' .. cmsgpack.pack(id)
+end
+
+-- `packed` is the entry without its queue and id.
+local function add_packed_feed_entry(kind, queue, id, packed)
   if info_of(queue).f[kind] then
-    local number, entry = allocate_number(), details or {}
-    entry.number, entry.at, entry.kind, entry.queue, entry.id = 0, 0, kind, queue, id
-    redis.call('ZADD', root .. 'feed', number, digits(number) .. now_digits .. cmsgpack.pack(entry))
+    local number = allocate_number()
+    add_to_set('feed', number, digits(number) .. now_digits .. packed .. queue_and_id(queue, id))
   end
 end
 
--- States of the items that calls settle, read together, by body. Each is used once: a later call for the same item
--- reads it again.
+-- `title` is that of the entry, or nil.
+local function add_feed_entry(kind, queue, id, title)
+  if info_of(queue).f[kind] then
+    local number = allocate_number()
+    local entry = {number = 0, at = 0, kind = kind, queue = queue, id = id, title = title}
+    add_to_set('feed', number, digits(number) .. now_digits .. cmsgpack.pack(entry))
+  end
+end
+
+-- States of the items that calls settle, as they are now, by body.
 local fetched_states = {}
 
 local function save_state(body, state)
-  redis.call('SET', root .. 's:' .. body, cmsgpack.pack(state))
+  fetched_states[body] = cmsgpack.pack(state)
+  redis.call('SET', root .. 's:' .. body, fetched_states[body])
+end
+
+-- The same, buffered: for an item that no call can remove before the next flush, because its token has ended.
+local function save_settled_state(body, state)
+  fetched_states[body] = cmsgpack.pack(state)
+  string_writes[#string_writes + 1] = root .. 's:' .. body
+  string_writes[#string_writes + 1] = fetched_states[body]
 end
 
 -- Adds an unleased pending or failed item to its sorted sets.
@@ -23,7 +44,7 @@ local function index_item(body, state)
   local queue, due = state.q, state.r <= now
   if state.h then
     if type(state.h) == 'table' then
-      redis.call('HSET', KEYS[1], 'format', calls.v)
+      raise_format()
     end
     for _, holder in ipairs(type(state.h) == 'table' and state.h or {{state.h}}) do
       add_to_set('held:' .. holder[1], state.i and number_of(state.i[#state.i]) or body, body)

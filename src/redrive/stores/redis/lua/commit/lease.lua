@@ -4,17 +4,20 @@
 -- Makes due items of a queue leasable. Returns how many.
 local function promote_due(queue, limit)
   local due = redis.call('ZRANGEBYSCORE', root .. 'waiting:' .. queue, '-inf', now, 'LIMIT', 0, limit)
-  for _, body in ipairs(due) do
-    local state = cmsgpack.unpack(redis.call('GET', root .. 's:' .. body))
-    redis.call('ZREM', root .. 'waiting:' .. queue, body)
-    redis.call('ZADD', root .. 'ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
+  for at, raw in ipairs(get_all('s:', due)) do
+    local body, state = due[at], cmsgpack.unpack(raw)
+    remove_from_set('waiting:' .. queue, body)
+    add_to_set('ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
     if state.s == 'failed' then
       state.s = 'pending'
-      save_state(body, state)
+      save_settled_state(body, state)
       add_count(queue, 'failed', -1)
       add_count(queue, 'pending', 1)
     end
-    arrivals[queue] = (arrivals[queue] or 0) + 1
+  end
+  if #due > 0 then
+    arrivals[queue] = (arrivals[queue] or 0) + #due
+    flush()
   end
   return #due
 end

@@ -1,6 +1,6 @@
 -- Executes the calls by kind, writes the last number and the counts, and returns.
 
-local settle_functions = {complete = complete, retry = retry, ['return'] = return_lease, extend = extend}
+local settle_functions = {complete = complete, retry = retry, die = die, ['return'] = return_lease, extend = extend}
 
 local put_results, settle_results, promote_results, lease_results = {}, {}, {}, {}
 for at, call in ipairs(calls.p) do

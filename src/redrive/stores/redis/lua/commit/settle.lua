@@ -1,13 +1,18 @@
 -- Settled deliveries after which the item stays in its queue, and what completions share with them.
--- Defines: has_left, find_leased, settled_answer, end_lease; retry, return_lease, extend.
+-- Defines: has_left, left_bodies, has_left_settle, find_leased, settled_answer, end_lease, check_settle, end_delivery;
+-- retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
--- queue, {5} if it is left to the rules because the item was leased although it is dead or a call before it was left,
--- and {1, …} if it is done.
+-- queue, {5} if it is left to the rules because the item was leased although it is dead, its death needs more, or a
+-- call before it was left, and {1, …} if it is done.
 
 -- Whether a call was left to the rules. Leases, which come after it, are then left too, and so are calls with another
 -- token of a leased item: what they are refused with is what the item is then.
 local has_left = false
+-- Items whose death was left to the rules. Other calls for them are left too, so that the first one counts.
+local left_bodies = {}
+-- Whether a call that settles was left to the rules. Those after it are left too: the feed has the order of the batch.
+local has_left_settle = false
 
 -- Returns the body and the state of the item that is leased with a token; or nil, and the answer. `queue` is the queue
 -- that it has to be in, or false.
@@ -20,21 +25,22 @@ local function find_leased(number, key, queue)
   if raw == nil then
     raw = redis.call('GET', root .. 's:' .. body)
   end
-  fetched_states[body] = nil
   if not raw then
     if redis.call('EXISTS', root .. 'c:' .. body) == 1 then
       return nil, {0, is_removed(body) and '' or 'pending'}
     end
     body = redis.call('GET', root .. 'o:' .. number)
-    raw = body and not removed_bodies[body] and redis.call('GET', root .. 's:' .. body)
+    raw = body and not removed_bodies[body] and (fetched_states[body] or redis.call('GET', root .. 's:' .. body))
     if not raw then
       return nil, {0, ''}
     end
-    fetched_states[body] = nil
   end
   local state = cmsgpack.unpack(raw)
   if state.t ~= key then
     return nil, has_left and {5} or {0, is_removed(body) and '' or state.s or 'pending'}
+  end
+  if left_bodies[body] then
+    return nil, {5}
   end
   if state.R then
     has_left = true
@@ -52,9 +58,13 @@ local function settled_answer(state, status, ready_at)
   }
 end
 
+-- Ends the lease of an item. Returns the worker, or ''.
 local function end_lease(body, state)
+  local worker = state.w or ''
+  remove_from_set('leases:' .. state.q, digits(state.n) .. body)
   add_count(state.q, 'active', -1)
   state.t, state.w, state.L, state.D = nil, nil, nil, nil
+  return worker
 end
 
 -- Adds an entry. The first 5 and the last 45 are kept, and the others counted.
@@ -70,37 +80,54 @@ local function write_history(body, state, worker, details)
   end
 end
 
--- {'retry', number, key, id, ending, version, status, delay, argument of the history entry, details of the feed entry,
--- whether the worker is gone, holders or false}
-local function retry(call)
+-- A call that settles is {kind, number, key, id, ending, version, whether the worker is gone, argument of the history
+-- entry, argument of the feed entry, …}. Returns body and state if it can be done; or nil, and the answer.
+local function check_settle(call)
   local body, state = find_leased(call[2], call[3], false)
+  has_left_settle = has_left_settle or has_left
   if not body then
-    return state
+    return nil, state
   end
-  local queue, ending, status = state.q, call[5], call[7]
-  if ending == 'lost' and not call[11] and state.D > now then
-    return {0, 'active'}
+  if has_left_settle then
+    left_bodies[body] = true
+    return nil, {5}
   end
-  if info_of(queue).v ~= call[6] then
-    return {2, redis.call('HGET', root .. 'queues', queue)}
+  if call[5] == 'lost' and not call[7] and state.D > now then
+    return nil, {0, 'active'}
   end
-  local worker = state.w or ''
-  redis.call('ZREM', root .. 'leases:' .. state.q, digits(state.n) .. body)
-  end_lease(body, state)
+  if info_of(state.q).v ~= call[6] then
+    return nil, {2, redis.call('HGET', root .. 'queues', state.q)}
+  end
+  return body, state
+end
+
+-- Ends the lease, counts how the delivery ended, and writes it into the history.
+local function end_delivery(call, body, state)
+  local ending, worker = call[5], end_lease(body, state)
   if ending == 'failed' then
     state.f = (state.f or 0) + 1
-    add_count(queue, 'failed_total', 1)
+    add_count(state.q, 'failed_total', 1)
   elseif ending == 'lost' then
     state.l = (state.l or 0) + 1
   elseif ending == 'returned' then
     state.a = math.max(0, (state.a or 0) - 1)
   end
-  write_history(body, state, worker, ARGV[call[9]])
-  state.s, state.r, state.n, state.h = status, now + call[8], allocate_number(), call[12] or nil
-  save_state(body, state)
+  write_history(body, state, worker, ARGV[call[8]])
+end
+
+-- {'retry', … as above, status, delay, holders or false}
+local function retry(call)
+  local body, state = check_settle(call)
+  if not body then
+    return state
+  end
+  local queue, status = state.q, call[10]
+  end_delivery(call, body, state)
+  state.s, state.r, state.n, state.h = status, now + call[11], allocate_number(), call[12] or nil
+  save_settled_state(body, state)
   index_item(body, state)
   add_count(queue, status, 1)
-  add_feed_entry(ending, queue, call[4], call[10])
+  add_packed_feed_entry(call[5], queue, call[4], ARGV[call[9]])
   return settled_answer(state, status, state.r)
 end
 
@@ -110,18 +137,16 @@ local function return_lease(call)
   if not body then
     return state
   end
-  local worker = state.w or ''
-  redis.call('ZREM', root .. 'leases:' .. state.q, digits(state.n) .. body)
-  end_lease(body, state)
+  local worker = end_lease(body, state)
   state.s, state.a = 'pending', math.max(0, (state.a or 0) - 1)
   if call[6] ~= 0 then
     write_history(body, state, worker, ARGV[call[6]])
   end
-  save_state(body, state)
+  save_settled_state(body, state)
   index_item(body, state)
   add_count(state.q, 'pending', 1)
   if call[7] then
-    add_feed_entry('returned', state.q, call[4], {title = call[7]})
+    add_feed_entry('returned', state.q, call[4], call[7])
   end
   return settled_answer(state, 'pending', state.r)
 end

@@ -1,7 +1,7 @@
 -- The fast path: puts, settled deliveries, promotions and leases of one commit. scripts.py lists the parts.
 -- KEYS[1] meta    KEYS[2] lock: "TOKEN CLIENT DIGITS"
--- ARGV[1] root: the beginning of every other key    ARGV[2] calls, as MessagePack    ARGV[3…] contents, results and
--- history entries, which calls name by their number in ARGV
+-- ARGV[1] root: the beginning of every other key    ARGV[2] calls, as MessagePack    ARGV[3…] contents, results,
+-- entries of histories and of the feed, and deaths, which calls name by their number in ARGV
 --   info                       queue → the settings that scripts need; the names are in queue_state.py
 --   counts:Q                   items by status, and totals
 --   c:B                        16 digits put_at, 16 digits suffix of the first id, then what scripts do not read
@@ -28,8 +28,9 @@
 -- Returns {0, lock} if a process has the lock; else {1, instant, results of puts, of settled deliveries, of promotions,
 -- of leases, arrivals}, where arrivals are queues and counts in turn.
 --
--- Defines: root, now; calls: `t` instant or 0, `w` whether puts are among other calls, `v` the format, and by kind `p` puts, `e` ends
--- of deliveries, `m` promotions, `l` leases; memory_full; and what the calls of this script share.
+-- Defines: root, now; calls: `t` instant or 0, `w` whether puts are among other calls, `v` the format, `r` the header
+-- that asks for a reply, and by kind `p` puts, `e` ends of deliveries, `m` promotions, `l` leases; memory_full; and what
+-- the calls of this script share.
 
 local root = ARGV[1]
 local calls = cmsgpack.unpack(ARGV[2])
@@ -69,3 +70,5 @@ local infos, counts, arrivals, retimed, leased_from, overdue = {}, {}, {}, {}, {
 local ended = {}
 -- Writes are buffered until `flush`, which has to run before anything reads them.
 local string_writes, set_additions, set_removals, deleted_keys, removed_bodies = {}, {}, {}, {}, {}
+-- Figures of groups of dead letters, by queue and fingerprint.
+local changed_groups = {}

@@ -1,6 +1,6 @@
 -- Numbers and digits, settings and counts of queues, and buffered writes.
 -- Defines: allocate_number, digits, now_digits, hexadecimal, number_of; info_of, add_count; list_of, add_to_set,
--- remove_from_set, flush, get_all.
+-- remove_from_set, flush, get_all; raise_format.
 
 local function allocate_number()
   last_number = math.max(last_number + 1, now)
@@ -79,7 +79,26 @@ local function flush()
   for kind, list in pairs(set_additions) do
     in_chunks(list, function(...) redis.call('ZADD', root .. kind, ...) end)
   end
-  string_writes, set_additions, set_removals, deleted_keys = {}, {}, {}, {}
+  for queue, groups in pairs(changed_groups) do
+    for fingerprint, figures in pairs(groups) do
+      if figures[1] > 0 then
+        redis.call('HSET', root .. 'groups:' .. queue, fingerprint, cmsgpack.pack(figures))
+      else
+        redis.call('HDEL', root .. 'groups:' .. queue, fingerprint)
+      end
+    end
+  end
+  string_writes, set_additions, set_removals, deleted_keys, changed_groups = {}, {}, {}, {}, {}
+end
+
+-- Notes that the namespace has what an older Redrive does not know.
+local is_format_raised = false
+
+local function raise_format()
+  if not is_format_raised then
+    redis.call('HSET', KEYS[1], 'format', calls.v)
+    is_format_raised = true
+  end
 end
 
 -- Returns the value, or false, of the key of this kind of each body.
