@@ -91,7 +91,7 @@ BARS = [
         f"{store}.{name}",
         (f"{store}.complete",),
         at_least=end.at_least if is_judged else None,
-        why="beside a completion, an exception is described, a log line formed, and seven rows written (ADR 25)",
+        why="beside a completion, an exception is described, a log line formed, and more written (ADR 25)",
     )
     for store, (words, _) in STORES.items()
     for name, end in ENDS.items()
