@@ -29,7 +29,7 @@ class End(NamedTuple):
     task: str
     ended: Callable[[QueueStats], int]
     at_least: float | None = None
-    """On SQLite and Redis, of completions per second."""
+    """Of completions per second."""
     deliveries_per_item: int = 1
     workers: int = 1
 
@@ -87,14 +87,13 @@ CASES = [
 ]
 BARS = [
     Bar(
-        f"{words}: {end.words} at least {end.at_least} of completions" if is_judged else f"{words}: {end.words}",
+        f"{words}: {end.words} at least {end.at_least} of completions",
         f"{store}.{name}",
         (f"{store}.complete",),
-        at_least=end.at_least if is_judged else None,
+        at_least=end.at_least,
         why="beside a completion, an exception is described, a log line formed, and more written (ADR 25)",
     )
     for store, (words, _) in STORES.items()
     for name, end in ENDS.items()
     if end.at_least is not None
-    for is_judged in (store in ("sqlite", "redis"),)
 ]
