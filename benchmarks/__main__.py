@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _written(output: Path, suite: Suite, facts: Facts, rounds: int, results: Results) -> int:
-    """Writes the report, and tells how many bars are not passed."""
+    """Writes the report, and returns how many bars are not passed."""
     output.mkdir(parents=True, exist_ok=True)
     text = report.markdown(facts, rounds, suite, results)
     (output / f"{suite.name}.md").write_text(text)

@@ -58,19 +58,19 @@ def drain(peer: Peer, way: Way, url: str, left: Left, directory: Path, **facts: 
         python = interpreter(PEERS / f"{peer.pinned_by}.py", ROOT / ".bench" / "peers")
     except OSError as error:
         raise NotReady(f"no environment for {peer.name}: {error}") from error
-    told = {"BENCHMARK_URL": url, **way.environment, "BENCHMARK_END": "fail" if way.fails else "complete"}
+    environment = {"BENCHMARK_URL": url, **way.environment, "BENCHMARK_END": "fail" if way.fails else "complete"}
     script = [str(python), "-m", f"benchmarks.peers.{peer.script}"]
-    run_once([*script, "fill", str(peer.items)], told)
+    run_once([*script, "fill", str(peer.items)], environment)
     filled = left()
     if filled != peer.items:
         raise RuntimeError(f"{filled} of {peer.items} jobs are there")
     commands = [
         [str(python), *(part.format(number=number) for part in way.arguments)] for number in range(way.processes)
     ]
-    with workers(commands, directory, told) as running:
+    with workers(commands, directory, environment) as running:
         items, seconds = watch(left, peer.items, running)
     if way.fails:
-        kept = Kept(**last_json_line([*script, "kept"], **told))  # type: ignore[arg-type]
+        kept = Kept(**last_json_line([*script, "kept"], **environment))  # type: ignore[arg-type]
         facts |= kept_facts(kept, peer.items, peer.listed, peer.again)
     return rate(items, seconds, version=_version(python, peer.distribution), backlog=peer.items, **facts)
 

@@ -361,7 +361,7 @@ EXHAUSTED = Dead(DeadReason.RETRIES_EXHAUSTED)
 
 
 def alike(queue: str, *verdicts: Any, before: int = 0, in_a_row: int = 1) -> MakeCalls:
-    """Failures of three kinds, so many in a row, with these verdicts in turn, some with a note, of items that failed
+    """Failures of three kinds, `in_a_row` of each, with these verdicts in turn, some with a note, of items that failed
     `before`, and were lost once."""
 
     def make(broker: Broker) -> list[Call]:

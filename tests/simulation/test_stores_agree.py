@@ -20,7 +20,7 @@ from redrive.testing.conformance.plan_subjects import assert_subjects_say_what_i
 
 SEEDS = 1_000 if THOROUGH else 20
 EVERY = 20
-"""After so many answers all that plans read is compared with whole items."""
+"""After how many answers all that plans read is compared with whole items."""
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])

@@ -18,7 +18,7 @@ MAX_VALUE_BYTES = KIB
 MAX_TRACEBACK_BYTES = 8 * KIB
 MAX_LOOKED_AT_BYTES = 32 * KIB
 MAX_LISTED = 20
-"""Of a field that is a list, so many members are shown."""
+"""How many members of a list are shown."""
 MAX_REMEMBERED_CHARS = 256
 """Longer texts are looked at each time."""
 _IS_ID = re.compile(r"[0-9a-f]{32}").fullmatch

@@ -8,19 +8,13 @@ from typing import Any
 import msgspec
 
 from redrive.model.death import Cause
-from redrive.model.item import HistoryEntry
 from redrive.model.operation_plan import PlanSubject
 from redrive.model.worker_info import TASK_HEADER
 from redrive.stores.relational.item_rows import ItemRow, find_all
+from redrive.stores.relational.records import DEATHS, HISTORIES, decode_entry
 from redrive.stores.relational.session import Executor
 
 _CONTENTS = "SELECT item_no, headers, idempotency_key, home_store FROM redrive_item WHERE item_no IN carray(?)"
-_ENTRIES = """
-    SELECT h.item_no, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.item_no = c.value
-    ORDER BY h.item_no, h.entry"""
-_DEATHS = """
-    SELECT d.item_no, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.item_no = c.value
-    ORDER BY d.item_no, d.key"""
 
 
 class _Headers(msgspec.Struct, gc=False):
@@ -34,7 +28,6 @@ class _Death(msgspec.Struct, gc=False):
 
 _decode_headers = msgspec.json.Decoder(_Headers).decode
 _decode_death = msgspec.json.Decoder(_Death).decode
-_decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 
 
 def read_plan_subjects(
@@ -42,8 +35,8 @@ def read_plan_subjects(
 ) -> tuple[PlanSubject, ...]:
     """Return what plans need of these items, in order; `names` has the names of their queues by key."""
     listed = (executor.table(numbers),)
-    contents, deaths = (executor.request(statement, listed) for statement in (_CONTENTS, _DEATHS))
-    entries = executor.request(_ENTRIES, listed) if with_last else tuple
+    contents, deaths = (executor.request(statement, listed) for statement in (_CONTENTS, DEATHS))
+    entries = executor.request(HISTORIES, listed) if with_last else tuple
     rows = find_all(executor, numbers)
     read = {number: content for number, *content in contents()}
     died, last = dict(deaths()), dict(entries())  # of several, the last
@@ -57,7 +50,7 @@ def _plan_subject(
 ) -> PlanSubject:
     headers, key, home_store = content
     death = None if death_data is None else _decode_death(death_data)
-    last = None if entry is None else msgspec.structs.replace(_decode_entry(entry), failure=None, note=None)
+    last = None if entry is None else msgspec.structs.replace(decode_entry(entry), failure=None, note=None)
     return PlanSubject(
         row.id,
         row.status,

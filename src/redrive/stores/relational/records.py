@@ -32,10 +32,10 @@ _CONTENTS = """
 _SOURCE_ID = 6
 """Of a row of contents without its number. An item that was never moved has no source_id."""
 _PAYLOADS = "SELECT item_no, payload FROM redrive_item WHERE item_no IN carray(?)"
-_HISTORIES = """
+HISTORIES = """
     SELECT h.item_no, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.item_no = c.value
     ORDER BY h.item_no, h.entry"""
-_DEATHS = """
+DEATHS = """
     SELECT d.item_no, d.data FROM carray(?) AS c CROSS JOIN redrive_death AS d ON d.item_no = c.value
     ORDER BY d.item_no, d.key"""
 _EARLIER = """
@@ -44,7 +44,7 @@ _EARLIER = """
     ORDER BY l.item_no, l.old_item_no"""
 _COMPLETIONS = "SELECT item_no, died_at FROM redrive_dead_letter WHERE death_no IN carray(?)"
 _ARCHIVE_EVENTS = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED, HistoryEvent.RESTORED)
-_decode_entry = msgspec.json.Decoder(HistoryEntry).decode
+decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 _decode_death = msgspec.json.Decoder(Death).decode
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
@@ -141,10 +141,10 @@ class RecordReader:
     def _read(self, rows: Mapping[int, ItemRow], whole: bool) -> None:
         # All that can be are sent before the first is waited for.
         sent = self._send(_CONTENTS, rows)
-        deaths = self._send(_DEATHS, [number for number, row in rows.items() if row.deaths])
+        deaths = self._send(DEATHS, [number for number, row in rows.items() if row.deaths])
         completed = self._send(_COMPLETIONS, [row.death_no for row in rows.values() if _is_dropped_completion(row)])
         payloads = self._send(_PAYLOADS, rows if whole else ())
-        histories = self._send(_HISTORIES, rows if whole else ())
+        histories = self._send(HISTORIES, rows if whole else ())
         died: dict[int, list[Death]] = {}
         contents = {number: content for number, *content in sent}
         earlier = self._send(
@@ -174,13 +174,13 @@ class RecordReader:
         """Return what is stored of a history. Those of all items that were read are read together."""
         if number not in self._histories:
             unread = [each for each in self.by_number if each not in self._histories]
-            self._keep_histories(unread, self._send(_HISTORIES, unread))
+            self._keep_histories(unread, self._send(HISTORIES, unread))
         return self._histories[number]
 
     def _keep_histories(self, numbers: Iterable[int], entries: Iterable[Any]) -> None:
         self._histories.update({number: [] for number in numbers})
         for number, data in entries:
-            self._histories[number].append(_decode_entry(data))
+            self._histories[number].append(decode_entry(data))
 
     def read_payloads(self) -> None:
         """Read the payloads of all items that were read without."""
