@@ -95,15 +95,22 @@ def _passing_holders(item: Item) -> Holders:
 def _archived_from(item: Item) -> Status:
     """What an archived item is when it is restored: dead if it was a dead letter, else work, even if it was completed.
 
-    Only what was dropped, or was no dead letter, has its archiving in its history.
+    Only what was dropped, or was no dead letter, has its archiving in its history. Failures may have been added since.
     """
-    last = item.history[-1] if item.history else None
+    entries = [entry for entry in item.history if not _is_added_failure(item, entry)]
+    last = entries[-1] if entries else None
     if last is None or last.event not in (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED):
-        return Status.DEAD
+        is_work = not item.deaths and item.history_omitted > 0  # the entry of its archiving is only counted
+        return Status.PENDING if is_work else Status.DEAD
     was_letter = bool(item.deaths) and last.from_status is not Status.COMPLETED and not _was_brought_back(item)
     if last.from_status is Status.DEAD or (last.event is HistoryEvent.DROPPED and was_letter):
         return Status.DEAD
     return Status.FAILED if last.from_status is Status.FAILED else Status.PENDING
+
+
+def _is_added_failure(item: Item, entry: HistoryEntry) -> bool:
+    """Whether an entry is a failure that changed nothing, like one reported again under the key of an archived item."""
+    return entry.event is HistoryEvent.FAILED and not (item.deaths and is_outcome_of_death(item.deaths[-1], entry))
 
 
 def _was_brought_back(item: Item) -> bool:

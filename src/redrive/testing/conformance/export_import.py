@@ -139,6 +139,36 @@ class TransferConformance(Suite):
         assert sorted(values(take_all(elsewhere))) == ["active", "completed", "pending"]
         assert elsewhere.restore(elsewhere.find(status="archived").items[0].id).status == "dead"
 
+    @pytest.mark.parametrize("failures", [1, 60])
+    def test_archived_work_that_failed_outside_since_is_work_when_restored(
+        self, broker: Broker, elsewhere: Broker, failures: int
+    ) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("jobs")
+        broker.archive(broker.put("jobs", "x", idempotency_key="k").id)
+        for _ in range(failures):
+            assert broker.put_failed("jobs", "x", "boom", idempotency_key="k").duplicate
+        assert elsewhere.import_items(broker.export(redacted=False, status="archived")).imported == 1
+        (item,) = elsewhere.find(status="archived").items
+        assert item.history == broker.find(status="archived").items[0].history
+        assert elsewhere.restore(item.id).status == "pending"
+
+    def test_archived_dead_letter_that_failed_outside_since_is_dead_when_restored(
+        self, broker: Broker, elsewhere: Broker, clock: FakeClock
+    ) -> None:
+        for each in (broker, elsewhere):
+            each.create_queue("jobs")
+        id = broker.put("jobs", "x", idempotency_key="k").id
+        broker.archive(id)
+        broker.restore(id)
+        clock.advance("1s")
+        broker.fail(take(broker), "boom")
+        broker.archive(id)
+        clock.advance("1s")
+        assert broker.put_failed("jobs", "x", "boom", idempotency_key="k").duplicate
+        elsewhere.import_items(broker.export(redacted=False, status="archived"))
+        assert elsewhere.restore(elsewhere.find(status="archived").items[0].id).status == "dead"
+
     def test_dead_letters_of_a_dead_queue_arrive_as_such(self, broker: Broker, elsewhere: Broker) -> None:
         for each in (broker, elsewhere):
             dead_queue(each)
