@@ -144,9 +144,7 @@ class TokenAuthenticator:
         return token if token_store.verify_secret(token, secret) else None
 
     async def _refuse(self) -> Principal:
-        await asyncio.sleep(
-            0
-        )  # the direct path stops here: the application identifies again, and counts once
+        await asyncio.sleep(0)  # the direct path stops here: the application identifies again, and counts once
         self._count()
         if self._penalties >= MAX_PENALTIES:
             raise Busy(self._penalties, f"{self._penalties} wrong tokens are being refused")
