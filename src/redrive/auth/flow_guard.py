@@ -38,7 +38,7 @@ _replace = msgspec.structs.replace
 def signed_freely(caller: Caller, call: Call) -> Call | None:
     """Return the signed call if neither its authorization nor its result needs a flow; otherwise None.
 
-    Its result must pass `filter_result`.
+    The user of the result passes it through `filter_result`.
     """
     kind = call.__class__
     if kind in RESULT_FILTERS and kind is not LeaseItems:

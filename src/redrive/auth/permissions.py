@@ -152,7 +152,7 @@ def _put(call: Put) -> _Requirements:
     for item in call.items:
         if item.is_plain:
             continue
-        if item.source_id is not None:  # the store would then refuse the item that really has that id
+        if item.source_id is not None:  # the item that really has that id would then be ignored
             yield RequiredPermission((MANAGE,), place)
         if item.verdict is not None:
             yield VerdictCheck(place, item.verdict, item.version)

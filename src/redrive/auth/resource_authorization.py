@@ -120,7 +120,7 @@ def _check_drive(caller: Caller, right: Permission, operation: Operation) -> Flo
 
 
 def check_redrive_targets(caller: Caller, rights: Sequence[Permission], queue: str) -> Flow[None]:
-    """Raise `Forbidden` if a queue is a dead queue, whose redrives lead to any queue, without rights in all queues."""
+    """Raise `Forbidden` without rights in all queues if `queue` is a dead queue: its redrives lead to other queues."""
     if caller.may_everywhere(rights):
         return
     found: Queue = yield from run_query(GetQueue(queue))

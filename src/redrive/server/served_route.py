@@ -61,7 +61,7 @@ class ServedRoute:
             return self.decoder.decode(body or b"{}")
         except RecursionError:
             raise InvalidInput(f"the request is nested too deep for {self.route.name}") from None
-        except ValueError as error:  # what msgspec says of JSON and of values, or of text that is not UTF-8
+        except ValueError as error:  # an error of msgspec about JSON or values, or text that is not UTF-8
             raise InvalidInput(f"the request is not what {self.route.name} takes: {error}") from None
 
 
