@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes. `python -m redrive.server.openapi` prints it."""
+"""The OpenAPI document, generated from the table of routes. `python -m redrive.server.openapi` prints it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TAGS = {
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The document of these routes. Those that take no JSON are not in it."""
+    """Return the document of these routes. It omits those that take no JSON."""
     described = [route for route in routes if route.request_type is not None]
     kinds = [kind for route in described for kind in (route.request_type, route.response_type)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=SCHEMA_REFERENCE)
@@ -88,7 +88,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def encoded(routes: Iterable[Route]) -> bytes:
-    """The document as it is served, and checked in."""
+    """Return the encoded document, as served and as checked in."""
     return msgspec.json.format(msgspec.json.encode(document(routes)), indent=1) + b"\n"
 
 
@@ -138,7 +138,7 @@ def _text(kind: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A docstring as every Python gives it: some leave the indentation in."""
+    """Join a docstring to one line: some versions of Python leave the indentation in it."""
     return " ".join(text.split())
 
 

@@ -1,9 +1,9 @@
-"""The table of routes: every call in JSON that there is.
+"""The table of routes: all JSON calls.
 
-A row is a method of the broker, or a function that takes the request, with its permission and the shape of its answer.
-Calls with items in a special shape, conditions, or pages cut by size have handlers in the files beside it, which take
-the whole call.
-The OpenAPI document, the reference and the tests of every route with every role are made from this table.
+A row is a method of the broker, or a function that takes the request, with its permission and the form of its response.
+Calls with special item formats, conditions, or pages limited by size have handlers in the other modules, which
+take the whole call.
+The OpenAPI document, the reference and the tests of every route with every role are generated from this table.
 """
 
 from __future__ import annotations
