@@ -36,7 +36,7 @@ SECRET_BYTES = 24
 """192 bits: too many to guess, so that a plain digest is safe to store."""
 RESERVED = frozenset({RETENTION_ACTOR, DROP_ACTOR, LIFECYCLE_ACTOR, CANARY_ACTOR})
 """Actors in the audit for automatic changes."""
-ANONYMOUS = "somebody"
+ANONYMOUS = "anonymous"
 """The actor in the audit for a call that names none, on a server without tokens."""
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARS = 128
@@ -98,7 +98,7 @@ def create(
 ) -> Flow[NewToken]:
     """Create a token. Only the result contains its text. Runs in the namespace of tokens."""
     if name in RESERVED:
-        raise InvalidInput(f"'{name}' stands for Redrive itself in the audit; choose another name")
+        raise InvalidInput(f"'{name}' is reserved for Redrive itself; choose another name")
     now = clock.now()
     secret = secrets.token_hex(SECRET_BYTES)
     token = AccessToken(

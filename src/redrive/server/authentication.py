@@ -177,7 +177,7 @@ class TokenAuthenticator:
             await asyncio.wait({reading}, timeout=patience)
         age = self._age
         if age is None or age >= GRACE_SECONDS:
-            raise StoreUnavailable("of this server", "its tokens could not be read, so nobody is let in; try again")
+            raise StoreUnavailable("of this server", "its tokens could not be read, so all requests are refused; retry")
 
     async def _read_since(self, asked: float) -> None:
         """Make sure that tokens were read after that time. Concurrent callers share one read, or the next one."""

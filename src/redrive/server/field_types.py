@@ -40,17 +40,16 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
 ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=ID_DIGITS, description="The id of an item.")]
 ItemIds: TypeAlias = Annotated[list[ItemIdText], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
 SearchText: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARS)]
-TokenText: TypeAlias = Annotated[
-    str, msgspec.Meta(max_length=TOKEN_DIGITS, description="What the lease gave for this item.")
-]
+TokenText: TypeAlias = Annotated[str, msgspec.Meta(max_length=TOKEN_DIGITS, description="The token of the lease.")]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="Most that one answer has.")]
 Cursor: TypeAlias = (
-    Annotated[str, msgspec.Meta(max_length=100, description="Where to go on: the cursor of the answer before.")] | None
+    Annotated[str, msgspec.Meta(max_length=100, description="Continue after this: the cursor of the previous page.")]
+    | None
 )
 Actor: TypeAlias = Annotated[
     Label | None,
-    msgspec.Meta(description="Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
+    msgspec.Meta(description="The actor, for the audit. If the server asks for tokens, it is the name of the token."),
 ]
 _T = TypeVar("_T")
 

@@ -117,7 +117,7 @@ def may_bind(host: str, *, has_tokens: bool, allow_anyone: bool = False) -> None
     if has_tokens or allow_anyone or is_loopback(host):
         return
     raise InvalidInput(
-        f"on {host or 'every address'} anybody who can reach this machine could read and change everything; make a "
+        f"on {host or 'every address'} everyone who can reach this machine could read and change everything; make a "
         f"token on its store first (redrive token create NAME --role admin, with the same --url), listen on 127.0.0.1, "
         f"or say --allow-anyone"
     )

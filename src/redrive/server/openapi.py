@@ -20,11 +20,11 @@ _ERRORS = {
     403: "The token is not for this; or the request comes from another site.",
     404: "What the call names does not exist.",
     408: "The request took too long to arrive.",
-    409: "Not now, or not on this. Of several items each stands for itself: `results` says what became of it.",
-    413: "More than the server, or the queue, takes at once.",
+    409: "Conflict with the current state. Of several items, `results` has the outcome of each.",
+    413: "More than the server, or the queue, accepts in one request.",
     415: "The body is not JSON.",
-    429: "The queue is full, or the server has too much to do: come again after `Retry-After` seconds.",
-    500: "A mistake in the server. The id in `details` is in its log.",
+    429: "The queue is full, or the server is overloaded: retry after `Retry-After` seconds.",
+    500: "An internal error of the server. The id in `details` is in its log.",
     503: "The store cannot serve the call, or the server is about to stop.",
 }
 _TAGS = {
@@ -166,7 +166,7 @@ def _pages() -> dict[str, Any]:
         "/health": page("health", "How the server and its stores are doing", fails=True),
         "/health/live": page("live", "Whether the process is alive; needs no token"),
         "/health/ready": page("ready", "Whether calls can be served now; needs no token", fails=True),
-        "/metrics": page("metrics", "Metrics for Prometheus; needs the right `look`", "text/plain"),
+        "/metrics": page("metrics", "Metrics for Prometheus; needs the permission `read`", "text/plain"),
         "/openapi.json": page("openapi", "This document"),
     }
 

@@ -45,7 +45,7 @@ class Busy(Overloaded):
 
     def __init__(self, waiting: int, problem: str) -> None:
         self.waiting = waiting
-        RedriveError.__init__(self, f"{problem}; this request was not carried out. Slow down and retry")
+        RedriveError.__init__(self, f"{problem}; this request was not executed. Slow down and retry")
 
 
 DEFAULT_LIMITS = Limits()
@@ -86,12 +86,12 @@ class BodyBudget:
         """Raise `Busy` if there is no room for `more` bytes of a request that holds `own` bytes."""
         left = limit - self._all - more
         if left < 0 and self._all:
-            raise Busy(self._all, f"requests of {self._all:,} bytes are being carried out")
+            raise Busy(self._all, f"requests of {self._all:,} bytes are being executed")
         if name is None:
             return
         taken = self._by_name.get(name, 0)
         if taken > own and taken + more > left:
-            raise Busy(taken, f"requests of {taken:,} bytes of the token {name!a} are being carried out")
+            raise Busy(taken, f"requests of {taken:,} bytes of the token {name!a} are being executed")
 
     def add(self, name: str | None, more: int) -> None:
         """Record that `more` bytes are in memory, or fewer if it is negative."""

@@ -84,9 +84,11 @@ class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fie
     """Redrive dead letters: those with the given ids immediately, or all that match, as an operation."""
 
     set_payload: Annotated[
-        Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value in place of the payload.")
+        Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value instead of the payload.")
     ] = msgspec.UNSET
-    set_headers: Annotated[dict[str, str] | None, msgspec.Meta(description="With ids: in place of the headers.")] = None
+    set_headers: Annotated[
+        dict[str, str] | None, msgspec.Meta(description="With ids: headers instead of those of the item.")
+    ] = None
     patch: Annotated[
         dict[str, Any] | None, msgspec.Meta(description="With ids: a JSON merge patch (RFC 7396) of the payload.")
     ] = None

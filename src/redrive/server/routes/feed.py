@@ -21,7 +21,9 @@ FeedView = view_type(FeedPage)
 class FeedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The latest entries, oldest first; or the entries after a number, waiting for them if needed."""
 
-    after: Annotated[Number | None, msgspec.Meta(description="Go on behind this: `last` of the answer before.")] = None
+    after: Annotated[Number | None, msgspec.Meta(description="Continue after this: `last` of the previous answer.")] = (
+        None
+    )
     before: Number | None = None
     queue: QueueName | None = None
     id: ItemIdText | None = None

@@ -23,7 +23,7 @@ ResultView = defined(
     "Result",
     [("payload", Any), ("encoding", Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(Encoding)})]),
      ("content_type", str)],
-    "What the work on an item gave.",
+    "The result of an item.",
 )  # fmt: skip
 ItemView = extended(
     without(view_type(Item), "payload", "result", "content_type", "headers"),
@@ -75,7 +75,7 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     order: Order = Order.OLDEST
     cursor: (
         Annotated[
-            str, msgspec.Meta(max_length=100, description="Go on behind this: the cursor of a page, or an item's id.")
+            str, msgspec.Meta(max_length=100, description="Continue after this: the cursor of a page, or an item's id.")
         ]
         | None
     ) = None
@@ -126,7 +126,7 @@ def _cursor(call: ListItemsCall) -> str | None:
         return call.cursor
     where = Filter(status=None if call.status == "any" else parse_choice("status", Status, call.status, "any"))
     if where.is_for_dead_letters:
-        raise InvalidInput("dead and archived items stand in the order of their deaths; give the cursor of the page")
+        raise InvalidInput("dead and archived items are in the order of their deaths; give the cursor of the page")
     return make_cursor(where, call.order, parse_id(call.cursor)[0])
 
 

@@ -121,7 +121,7 @@ def headers_of(headers: dict[str, str] | None, kind: str | None, reference: str 
     given = {name: value for name, value in named.items() if value is not None}
     for name in given:
         if headers and name in headers:
-            raise InvalidInput(f"{name} is given twice, by itself and as a header; leave one of them out")
+            raise InvalidInput(f"{name} is given twice, as a field and as a header; omit one of them")
     return {**(headers or {}), **given} or None
 
 

@@ -90,7 +90,7 @@ async def clear_queue(
     dry_run: Annotated[bool, msgspec.Meta(description="Remove nothing, and say how many it would be.")] = False,
     destructive: Annotated[
         bool,
-        msgspec.Meta(description="true: for good, dropped ones too; false: they can be restored for keep_dropped."),
+        msgspec.Meta(description="true: permanently, dropped ones too; false: they can be restored for keep_dropped."),
     ] = False,
     actor: str | None = None,
 ) -> Cleared:

@@ -51,7 +51,7 @@ class CompletedItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
     """A completed item."""
 
     token: TokenText
-    result: Annotated[Any, msgspec.Meta(description="What the work gave: any JSON value but null.")] = None
+    result: Annotated[Any, msgspec.Meta(description="The result: any JSON value except null.")] = None
     keep_result: Annotated[DurationInput | None, msgspec.Meta(description="How long it can be read.")] = None
     puts: Annotated[
         list[FollowUp] | None, msgspec.Meta(description="Put in the same transaction: all of it happens, or nothing.")
@@ -101,10 +101,10 @@ class RetriedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """An item that was not completed."""
 
     token: TokenText
-    dead: Annotated[bool, msgspec.Meta(description="Bury it: it is never tried again by itself.")] = False
+    dead: Annotated[bool, msgspec.Meta(description="Bury it: it is not retried automatically.")] = False
     error: Annotated[
         Text | ErrorReport | None,
-        msgspec.Meta(description="It failed: tried again or dead, as the settings of the queue say."),
+        msgspec.Meta(description="It failed: retried or dead, as the settings of the queue say."),
     ] = None
     final: Annotated[bool, msgspec.Meta(description="With an error: another try is useless.")] = False
     retry_at: Annotated[InstantInput | None, msgspec.Meta(description="Without an error: not before.")] = None
@@ -150,7 +150,7 @@ def _check_together(item: RetriedItem) -> None:
         raise InvalidInput("an item has a retry_at or a delay, not both")
     if later and (item.dead or item.error is not None):
         raise InvalidInput(
-            "with an error the settings of the queue say when the item is tried again, and what is dead is not; "
+            "with an error the settings of the queue say when the item is retried, and a dead one is not; "
             "leave retry_at and delay out, or give the item back without an error"
         )
     if not item.counted and (item.dead or item.error is not None):

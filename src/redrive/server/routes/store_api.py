@@ -71,7 +71,7 @@ def routes(*, trusts_clock: bool = False) -> tuple[Route, ...]:
     remote = _Remote(trusts_clock)
     handlers = {
         "store.about": (remote.about, "What a client has to know of this server."),
-        "store.commit": (remote.commit, "Carry out calls of the contract of stores, once."),
+        "store.commit": (remote.commit, "Execute calls of the store contract, exactly once."),
         "store.read": (remote.read, "Answer a query of the contract of stores."),
         "store.watch": (remote.watch, "Wait until something arrives in a queue."),
     }
@@ -151,7 +151,7 @@ class _Remote:
             return await self._answer(request, asked, calls, let_in, commit)
         except Exception:  # it is committed: a repeated request must not run again
             _log.exception("response_internal_error", id=asked.id)
-            return OutcomeUnknown(core.store.name, "it was committed, and what became of each call cannot be told")
+            return OutcomeUnknown(core.store.name, "it was committed, and the outcome of each call is unknown")
 
     async def _answer(
         self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit

@@ -17,7 +17,9 @@ from redrive.server.field_types import DurationInput, instant_text_or_none
 from redrive.server.request import Request
 from redrive.wire.json_views import InstantText
 
-TokenName = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="Of the token; it stands in the audit.")]
+TokenName = Annotated[
+    str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="The name of the token, recorded in the audit.")
+]
 Patterns = Annotated[
     tuple[str, ...],
     msgspec.Meta(min_length=1, max_length=MAX_PATTERNS, description="Names, or patterns such as `team-*`."),

@@ -31,7 +31,7 @@ from redrive.server.field_types import (
 from redrive.server.request import Request
 
 Number = Annotated[
-    str, msgspec.Meta(pattern="^[0-9]{1,19}$", description="A whole number, as a text: it may be too large for others.")
+    str, msgspec.Meta(pattern="^[0-9]{1,19}$", description="A whole number as text, since it may exceed 53 bits.")
 ]
 Kind = Annotated[
     Label,
@@ -83,7 +83,7 @@ def _settings(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings, which become keyword arguments. Raises `InvalidInput` if one has the name of another one."""
     for name in ("name", "actor", "self"):
         if name in settings:
-            raise InvalidInput(f"{name} is not a setting of a queue; it stands beside the settings")
+            raise InvalidInput(f"{name} is not a setting of a queue; pass it beside the settings")
     return settings
 
 
@@ -92,7 +92,7 @@ _IDS = Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
 _OPERATION = texts_of(OperationOptions)
 
 WORDS = {
-    "actor": Word(Label, "Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
+    "actor": Word(Label, "The actor, for the audit. If the server asks for tokens, it is the name of the token."),
     "before": Word(Number, "The number of the last entry before.", read=read_number),
     "confirm": Word(Count, "How many items you mean. Another number is refused."),
     "delay": Word(DurationInput, "A duration, from now until they may be leased."),

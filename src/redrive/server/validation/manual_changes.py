@@ -59,9 +59,9 @@ def _target(verb: Verb, target: ManualTarget) -> ManualTarget:
     values.id(target.id)
     values.version(target.version)
     if (target.verdict is not None) is not (verb in _JUDGED):
-        raise InvalidInput(f"{verb} by hand {'needs' if verb in _JUDGED else 'takes no'} verdict")
+        raise InvalidInput(f"manual {verb} {'needs a' if verb in _JUDGED else 'takes no'} verdict")
     if target.failure is not None and verb is not Verb.FAIL:
-        raise InvalidInput(f"{verb} by hand brings no failure")
+        raise InvalidInput(f"manual {verb} takes no failure")
     check_reply_address(target.headers)
     if (target.payload is not None or target.headers is not None) and verb is not Verb.REDRIVE:
         raise InvalidInput(f"{verb} edits nothing; redrive does")
@@ -122,7 +122,7 @@ def set_(call: SetOperation) -> SetOperation:
     check_label("operation id", call.id)
     check_label("actor", call.actor)
     if call.status is not None and call.status not in _SETTABLE:
-        raise InvalidInput(f"an operation is not made {call.status} by anybody; it becomes that by itself")
+        raise InvalidInput(f"the status {call.status} of an operation cannot be set; the server sets it")
     check_rate(call.rate)
     if call.steps is not None:
         check_integer("steps", call.steps, 0, MAX_NUMBER)
