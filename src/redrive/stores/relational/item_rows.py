@@ -75,7 +75,7 @@ class ItemRow(msgspec.Struct, gc=False):
     """Time of the drop, if that is why it is archived. Then `ended_at` is not known here."""
     result: Result | None = None
     route: MoveRoute | None = None
-    """Its target and reason, while it moves to another store."""
+    """Target and reason of the move (moving)."""
 
     @property
     def id(self) -> ItemId:

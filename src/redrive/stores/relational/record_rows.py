@@ -106,7 +106,7 @@ def _row_of(batch: Batch, item: Record, stored: ItemRow | None) -> ItemRow:
 
 
 def _fill_archived(row: ItemRow, item: Record, stored: ItemRow | None) -> None:
-    """Set what the row of an archived item has of its past. One that stays so only got a longer history."""
+    """Set the columns of an archived item's past. An item that stays archived only got a longer history."""
     row.archived_from, row.result = item.archived_from, item.result
     row.dead_reason = None if item.death is None else item.death.reason
     in_place = stored is not None and stored.status is Status.ARCHIVED and stored.death_no == row.death_no

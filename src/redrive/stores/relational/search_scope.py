@@ -15,10 +15,10 @@ class SearchScope(NamedTuple):
     """The namespace that is searched."""
 
     section: int
-    """Its key in the database; 0 before the first write to it."""
+    """The key in the database; 0 before the first write to it."""
     namespace: str
     names: Mapping[int, str]
-    """Its queues by their keys."""
+    """The names of its queues by key."""
 
     def key_of(self, queue: str) -> int:
         """Return the key of a queue. Raises QueueNotFound."""
