@@ -199,7 +199,7 @@ class RedisClient:
         _open_clients.discard(self)
 
     def reopen(self) -> None:
-        """Start again without connections, in a forked child."""
+        """Reset to no connections in a forked child."""
         self._open()
 
     def detach_after_fork(self) -> None:

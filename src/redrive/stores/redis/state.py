@@ -129,7 +129,7 @@ class RedisState(State):
         return found if where.operation is None else self._changed_by(where.operation, found)
 
     def _ids_with_prefix(self, where: Filter, prefix: str) -> list[ItemId]:
-        """Return ids that start with it; at most one more than a call examines."""
+        """Return ids that start with `prefix`; at most one more than a call examines."""
         ids: list[ItemId] = []
         for queue in self._queues_of(where):
             ids += self._session.ids_with_prefix(queue, prefix, MAX_EXAMINED + 1 - len(ids))
@@ -229,7 +229,8 @@ class RedisState(State):
         return len(items)
 
     def index_words(self, item: Record) -> None:
-        """Words of an item that is dead in place are not stored: the script of the fast path writes its deaths too."""
+        """Index the words. Those of an item that is dead in place are not stored: the fast path writes its deaths
+        too."""
         super().index_words(item)
         if item.status is Status.DEAD:
             item.words = DerivedWords(item.words)

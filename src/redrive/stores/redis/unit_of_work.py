@@ -121,7 +121,7 @@ class Session:
         return items[:limit]
 
     def ids_with_prefix(self, queue: str, prefix: str, limit: int) -> list[ItemId]:
-        """Return up to `limit` ids of items in a queue that start with it."""
+        """Return up to `limit` ids of items in a queue that start with `prefix`."""
         ids: list[ItemId] = []
         numbers, _ = ids_with_prefix(prefix)
         first: int | str | None = short(numbers.start)

@@ -79,7 +79,7 @@ _WAS_CHANGED = """
 
 
 class Candidate(NamedTuple):
-    """An item that a walk met."""
+    """An item that a walk found."""
 
     position: int
     item_no: int
@@ -272,7 +272,7 @@ class _SearchPlan(NamedTuple):
 
     @property
     def _asks_for_places(self) -> bool:
-        """Return whether some conditions are not in the index of dead letters."""
+        """True if some conditions are not in the index of dead letters."""
         names = ("min_redrives", "max_redrives", "held", "held_by", "dropped")
         return any(getattr(self.where, name) is not None for name in names)
 
@@ -380,7 +380,7 @@ def _changed_by(executor: Executor, scope: SearchScope, id: str) -> list[int]:
 
 
 def _with_prefix(executor: Executor, prefix: str) -> list[int]:
-    """Return numbers of items whose ids start with it; at most one more than a call examines.
+    """Return numbers of items whose ids start with `prefix`; at most one more than a call examines.
 
     No index has them, as it would make every put more expensive: the database compares a number in each row.
     """

@@ -160,7 +160,7 @@ def remove(batch: Batch, item_row: ItemRow) -> None:
     tables = ["item"]
     if item_row.deaths:
         tables.append("death")
-    if item_row.entries:  # what moved has a history that says so
+    if item_row.entries:  # moved items have a history
         tables += ("history", "former_id")
     for table in tables:
         batch.write(f"DELETE FROM redrive_{table} WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_ITEM)
@@ -179,7 +179,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     cause = cause_of(reason, entry.failure, entry.note)
     batch.count_delta(row.key, "dead_total")
     batch.count_delta(row.key, "exhausted_total", reason in EXHAUSTED_REASONS)
-    batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # what moved has a history that says so
+    batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # moved items have a history
     death = Death(
         batch.now, reason, queue, batch.namespace, batch.store, item_row.id, counters, cause, item_row.first_leased_at
     )

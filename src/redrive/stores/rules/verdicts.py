@@ -91,7 +91,7 @@ def return_to_dead(state: State, item: Record) -> Settled:
 def _die_again(
     state: State, item: Record, outcome_kind: OutcomeKind, counters: Counters, entry: HistoryEntry, forced: bool
 ) -> Settled:
-    """Return the item to its state before the lease: the same death and position; it was answered already."""
+    """Make the item dead again, with the same death and position and no second answer; count the delivery."""
     with state.change(item, DELIVERY_ENDS[outcome_kind].verb, Status.DEAD, forced=forced):
         item.counters = counters
         item.history.add(entry)
