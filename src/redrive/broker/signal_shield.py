@@ -38,7 +38,7 @@ def shielded(work: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T
 
 
 def claimed(work: Callable[[], _T], unclaimed: Callable[[_T], None]) -> _T:
-    """Do the same; if the main thread left before it received the result, `unclaimed` is called with it."""
+    """Do the work as `shielded` does; if the main thread leaves before it has the result, `unclaimed` gets that."""
     if get_ident() != _main_ident:
         return work()
     result: _T = _wait_for(_Job(work, unclaimed=unclaimed))

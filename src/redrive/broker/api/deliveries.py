@@ -169,7 +169,7 @@ class DeliveryMethods(BrokerBase):
     def release(
         self, lease: Lease | Token, *, delay: DurationInput = 0, counted: bool = True, error: str | None = None
     ) -> Settled:
-        """Release an item. Counted: the attempt counts, and the item goes to the end of the queue after `delay`.
+        """Release an item. Counted: the attempt is spent, and the item goes to the end of the queue after `delay`.
 
         Not counted: the item never ran, and returns to its old position.
         """
