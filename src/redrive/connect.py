@@ -151,7 +151,7 @@ def _open(
                 )
             if not create:
                 raise InvalidInput(
-                    "a store in memory always begins empty; leave create_if_missing=False out, or name a file"
+                    "a store in memory always starts empty; leave create_if_missing=False out, or name a file"
                 )
             return MemoryStore(clock or SystemClock(), namespace, **named)
         case "sqlite":

@@ -16,8 +16,8 @@ ADVICE = {
     ErrorClass.TRANSIENT: "It will probably succeed later: redrive the group, slowly, once the other side is well.",
     ErrorClass.NETWORK: "Check that the other side answers, then redrive the group, a few items first.",
     ErrorClass.RESOURCE: "Make room first (memory, disk, quota), then redrive the group with a rate.",
-    ErrorClass.PERMISSION: "Trying again changes nothing: mend the credentials or rights, then redrive.",
-    ErrorClass.VALIDATION: "The data is at fault: mend the payload and redrive that, or archive the group.",
+    ErrorClass.PERMISSION: "A retry changes nothing: fix the credentials or rights, then redrive.",
+    ErrorClass.VALIDATION: "The data is invalid: fix the payload and redrive that, or archive the group.",
     ErrorClass.PERMANENT: "Look at one traceback; once a fix is deployed, redrive a few items, then the rest.",
     ErrorClass.POISON: "It kills its workers or cannot be read: do not redrive before the cause is known.",
 }

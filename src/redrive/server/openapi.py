@@ -38,7 +38,7 @@ _TAGS = {
     "feed": "What happens.",
     "audit": "Who changed what.",
     "workers": "Who works.",
-    "moves": "Items on their way to other stores.",
+    "moves": "Items that are moving to other stores.",
     "tokens": "Who may call.",
     "server": "How the server is doing.",
 }

@@ -70,7 +70,7 @@ def watch(operation: Operation) -> Flow[Operation]:
     """Read the outcomes of the canaries; continue or stop the operation once they are decisive."""
     canaries = yield from count_canaries(operation.canary_ids, operation.canary_success_ratio, operation.mark)
     if canaries.has_failed:
-        problem = f"{canaries.problem}; the rest was not touched. Mend the cause, then start another operation"
+        problem = f"{canaries.problem}; the rest was not touched. Fix the cause, then start another operation"
         return (yield from _set(operation, OperationStatus.STOPPED, problem))
     if canaries.has_passed:
         return (yield from _set(operation, OperationStatus.RUNNING, None))

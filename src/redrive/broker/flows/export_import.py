@@ -251,7 +251,7 @@ def import_items(
             item = decode_line(number, line)
         except InvalidInput as error:
             so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
-            raise InvalidInput(f"{error}; {so_far}. Mend it, and import all lines again") from error.__cause__
+            raise InvalidInput(f"{error}; {so_far}. Fix it, and import all lines again") from error.__cause__
         if item is None:
             continue
         batch.setdefault(name or item.queue, []).append(item)

@@ -33,7 +33,7 @@ class Health(msgspec.Struct, frozen=True):
         return not self.warnings
 
     def __str__(self) -> str:
-        state = "well" if self.is_healthy else "needs somebody to look at it"
+        state = "well" if self.is_healthy else "needs attention"
         return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 
@@ -66,7 +66,7 @@ def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
     found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     now = core.clock.now()
     return tuple(
-        f"Items have been on their way to {each.to} for {format_duration(now - each.since)}: "
+        f"Items have been moving to {each.to} for {format_duration(now - each.since)}: "
         f"{core.trials.problem(each.to) or 'no program that knows that store has taken them'}"
         for each in found
         if now - each.since > STUCK_AFTER

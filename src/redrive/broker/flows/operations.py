@@ -114,7 +114,7 @@ def start_operation(
     check_start(call)
     if confirm is not None:
         if wanted is not Verb.PURGE:
-            raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
+            raise InvalidInput(f"confirm is for purge, which cannot be undone; leave it out of {wanted}")
         check_integer("confirm", confirm, 0, MAX_NUMBER)
     matched = yield from count_all(filter)
     expected = matched if limit is None else min(matched, limit)
@@ -130,15 +130,15 @@ def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     """Start the operation that reverses another one, for the items that it changed."""
     done: Operation = yield from run_query(GetOperation(_checked(id)))
     if done.to is not None and is_remote(done.to):
-        raise InvalidInput(f"operation {id} took items to {done.to}, and nothing is taken back from another store")
+        raise InvalidInput(f"operation {id} took items to {done.to}, and nothing can be undone in another store")
     if done.verb not in REVERSE:
-        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
+        raise InvalidInput(f"{done.verb} cannot be undone; {', '.join(sorted(REVERSE))} can")
     if not done.ended:
         raise InvalidInput(f"operation {id} is {done.status}; cancel_operation() it first, then undo what it did")
     verb, status = REVERSE[done.verb]
     filter = Filter(status=status, operation=done.id)
     expected = yield from count_all(filter)
-    note = f"takes back operation {done.id}"
+    note = f"undoes operation {done.id}"
     call = StartOperation(verb=verb, where=filter, actor=core.actor(actor), note=note, expected=expected)
     return (yield from _started(core, call))
 

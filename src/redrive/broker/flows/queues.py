@@ -122,7 +122,7 @@ def without_settings(
 
 def _refusal(queue: str, management: ManagedSettings, what: str) -> str:
     return (
-        f"is managed by {management.file}: {what}. If that file is gone for good, free the queue with: redrive config "
+        f"is managed by {management.file}: {what}. If that file no longer exists, free the queue with: redrive config "
         f"release {queue}"
     )
 

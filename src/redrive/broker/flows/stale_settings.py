@@ -48,4 +48,4 @@ def judge_stale(
 
 def _unsettled(core: Core, name: str) -> StoreFailed:
     """Return the error after MAX_ROUNDS: settings do not change that often, so the store is faulty. Nothing is lost."""
-    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times meanwhile")
+    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times concurrently")

@@ -60,7 +60,7 @@ def connection_info(url: str) -> dict[str, Any]:
         info = None
     if info is None or not re.fullmatch(r"[\d,]*", str(info.get("port") or "")):
         raise InvalidInput(
-            f"{redact_url(url)!r} cannot be read as a URL of PostgreSQL; {ENCODED}, and behind it what libpq knows"
+            f"{redact_url(url)!r} cannot be read as a URL of PostgreSQL; {ENCODED}, followed by parameters of libpq"
         )
     return {**CONNECT_OPTIONS, **info}
 
@@ -90,7 +90,7 @@ def configure(connection: TimeoutConnection, name: str, *, relaxed: bool) -> Non
     )
     row = connection.execute("SELECT current_setting('fsync')").fetchone()
     if row is not None and row[0] != "on":
-        problem = "its fsync is off: a power cut loses acknowledged work; switch it on, or say durability='relaxed'"
+        problem = "its fsync is off: a power cut loses acknowledged work; enable it, or pass durability='relaxed'"
         raise StoreUnavailable(name, problem)
 
 

@@ -279,7 +279,7 @@ class Engine:
     def _reader(self) -> Iterator[TimeoutConnection]:
         with self._readers.one(READER_TIMEOUT_SECONDS) as is_free:
             if not is_free:
-                problem = f"{MAX_READERS} queries are under way and none of them ends; try again"
+                problem = f"{MAX_READERS} queries are running and none of them has ended; retry"
                 raise StoreUnavailable(self.name, problem)
             with self._mutex:
                 if self._closed:

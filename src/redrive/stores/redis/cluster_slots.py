@@ -48,7 +48,7 @@ class Cluster:
                     problems.append(f"{server[0]}:{server[1]} {problem}")
                     continue
             if isinstance(ranges, rs.ResponseError):
-                raise NotSent(f"{ranges}; leave +cluster out of the URL if this server is none of a cluster")
+                raise NotSent(f"{ranges}; leave +cluster out of the URL if this server is not part of a cluster")
             if owner := self._learn(ranges, slot, server):
                 return owner
             problems.append(f"{server[0]}:{server[1]} knows no server for slot {slot}")

@@ -45,7 +45,7 @@ _MEANINGS = {
     "MASTERDOWN": (ErrorEffect.RETRY, "this server is a replica that lost its primary; connect to the primary"),
     "CLUSTERDOWN": (
         ErrorEffect.RETRY,
-        "the cluster is down ({text}); see CLUSTER INFO, and bring the lost servers back",
+        "the cluster is down ({text}); see CLUSTER INFO, and restore the lost servers",
     ),
     "TRYAGAIN": (ErrorEffect.RETRY, "the cluster is moving these keys to another server; try again when that is done"),
     "BUSY": (ErrorEffect.RETRY, "a script runs there that does not end; wait, or end it with SCRIPT KILL"),

@@ -330,7 +330,7 @@ class RedisClient:
     def _borrowed(self, slot: int, to: _Moved | None) -> Iterator[RedisConnection]:
         with self._connection_slots.one(SLOT_TIMEOUT_SECONDS) as is_free:
             if not is_free:
-                problem = f"{MAX_CONNECTIONS} calls are under way and none of them ends; try again"
+                problem = f"{MAX_CONNECTIONS} calls are running and none of them has ended; retry"
                 raise StoreUnavailable(self.name, problem)
             address = to.to if to is not None else self._cluster.owner(slot) if self._cluster is not None else None
             connection = self._take_idle(address) or self._open_checked(address)

@@ -73,7 +73,7 @@ class FileGuard:
             except (FileNotFoundError, NotADirectoryError):
                 self._lost = FOLDER_LOST
             except OSError as error:  # temporary: the files may still be there
-                raise StoreUnavailable(self._database, f"its files cannot be looked at: {error}") from error
+                raise StoreUnavailable(self._database, f"its files cannot be checked: {error}") from error
             if self._lost is None:
                 now = time.time_ns()
                 settled = all(abs(now - at) > FOLDER_SETTLES_NS for at in state[2:])

@@ -117,7 +117,7 @@ class SQLiteStore:
             found.append(f"{self._path}: {several_names(names)}")
         if (log := self._engine.log_bytes()) > LARGE_LOG_BYTES:
             found.append(
-                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot begin anew "
+                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot restart "
                 "while a program reads in one long transaction; end that transaction, or the program"
             )
         return tuple(found)

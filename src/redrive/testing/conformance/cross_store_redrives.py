@@ -132,7 +132,7 @@ class RedriveElsewhereConformance(StorePairSuite):
         (item,) = pair.source.find(status="pending").items
         with pytest.raises(WrongStatus):
             pair.source.undo(item.id)
-        with pytest.raises(InvalidInput, match="nothing is taken back from another store"):
+        with pytest.raises(InvalidInput, match="nothing can be undone in another store"):
             pair.target.undo_operation(operation.id)
 
 

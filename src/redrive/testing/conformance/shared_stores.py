@@ -269,7 +269,7 @@ class StuckMoveConformance(StorePairSuite):
         assert pair.source.health().is_healthy
         clock.advance("1s")
         (warning,) = pair.source.health().warnings
-        assert f"on their way to {pair.there('morgue')} for 5m1s" in warning
+        assert f"moving to {pair.there('morgue')} for 5m1s" in warning
         assert warning in str(pair.source.health())
         pair.source.run_maintenance()
         assert pair.source.health().is_healthy
