@@ -175,7 +175,7 @@ class KeptResult(Result, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """An item as it is now, with its history."""
+    """The current state of an item, with its history."""
 
     id: ItemId
     queue: str

@@ -53,7 +53,7 @@ def check_verb(verb: Verb) -> None:
 
 
 def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: str | None = None) -> None:
-    """Raise unless the verb applies to the item in its current state. `force` allows to revoke an active lease.
+    """Raise unless the verb applies to the item in its current state. `force` also accepts an active item.
 
     `undoes` is the operation that UNDO undoes: an item that another caller changed since does not match.
     """

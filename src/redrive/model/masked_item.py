@@ -1,4 +1,4 @@
-"""Items as they are shown to callers without the permission to see payloads."""
+"""Masked items for callers without the permission to see payloads."""
 
 from __future__ import annotations
 
