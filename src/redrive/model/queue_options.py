@@ -62,7 +62,7 @@ class QueueOptions(TypedDict, total=False):
     keep_dead: DurationInput | None
     """The time that dead letters are kept in this queue, from their death; unset: no limit."""
     archive_after: DurationInput | None
-    """The time from their death after which dead letters are archived automatically; unset: never."""
+    """The time after their death at which dead letters are archived automatically; unset: never."""
     keep_archived: DurationInput | None
     """The time that archived items are kept, from their death or completion, else from archiving; unset: no limit."""
     keep_dropped: DurationInput

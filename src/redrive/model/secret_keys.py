@@ -129,7 +129,7 @@ def secrecy_of(key: str) -> Secrecy:
 
 
 def _is_of_something_else(words: tuple[str, ...], joined: str) -> bool:
-    """Return whether a key is about a secret: `secret_id`, `password_reset_email`. Its value may still be random."""
+    """Return whether a key is about a secret: `secret_id`, `password_reset_email`. A random value may still be one."""
     if words[-1] == "id":
         return not joined.endswith("sessionid")
     return len(words) > 2 and describes(words[-2]) and secrecy_of(words[-1]) is Secrecy.NONE
