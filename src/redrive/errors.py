@@ -283,7 +283,7 @@ class ConfirmationMismatch(Refused):
         meant = "nothing was confirmed" if confirmed is None else f"confirm={confirmed} was given"
         items = "1 item" if actual == 1 else f"{actual:,} items"
         super().__init__(
-            f"{what} would remove {items} for good and {meant}; pass confirm={actual} if that is what you mean"
+            f"{what} would remove {items} permanently and {meant}; pass confirm={actual} if that is what you mean"
         )
 
 
@@ -311,7 +311,7 @@ class ItemMoving(Refused):
     def __init__(self, id: str, to: str) -> None:
         self.id, self.to = id, to
         super().__init__(
-            f"item {id} is on its way to {to} and takes no failure any more; put the failure again once the item has "
+            f"item {id} is moving to {to} and takes no failure any more; put the failure again once the item has "
             f"arrived there, or under another idempotency key; moves() lists what keeps an item"
         )
 
@@ -331,7 +331,7 @@ class ItemHeld(Refused):
 _NEXT_STEP = {
     "archived": "; restore it first",
     "dropped": "; it is in the archive already, and can be restored or purged",
-    "moving": "; it is on its way to another store, and can be changed there once it has arrived",
+    "moving": "; it is moving to another store, and can be changed there once it has arrived",
 }
 _NEXT_STEP_OF_VERB = {("lease", "dead"): "; lease it with include_dead, or redrive it"}
 

@@ -193,7 +193,7 @@ def test_lost_database_is_not_replaced_by_an_empty_one(path: Path) -> None:
     broker = opened(path)
     broker.put("jobs", 1)
     rename(path)
-    with pytest.raises(StoreUnavailable, match=r"put it back, or remove .*jobs\.db-wal to start with an empty store"):
+    with pytest.raises(StoreUnavailable, match=r"restore it, or remove .*jobs\.db-wal to start with an empty store"):
         connect(f"sqlite:///{path}", maintenance=False)
     assert not path.exists()
     broker.close()

@@ -207,7 +207,7 @@ def check_custom_verdict(verdict: object) -> Verdict:
                     f"a verdict has a delay from 0 microseconds to 100 years, not {short_repr(delay, 40)}"
                 )
             if status not in WAITING_STATUSES:
-                raise InvalidInput(f"an item that is tried again is pending or failed, not {short_repr(status, 40)}")
+                raise InvalidInput(f"an item that is retried is pending or failed, not {short_repr(status, 40)}")
             return RetryVerdict(delay, Status(status))
         case Dead(reason, to, drop):
             if reason not in tuple(DeadReason):

@@ -49,7 +49,7 @@ class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
 def check_verb(verb: Verb) -> None:
     """Raise unless an operator may use the verb without a lease token."""
     if verb not in MANUAL_VERBS:
-        raise InvalidInput(f"{verb} cannot be done by hand; there are {', '.join(sorted(MANUAL_VERBS))}")
+        raise InvalidInput(f"{verb} is no manual change; there are {', '.join(sorted(MANUAL_VERBS))}")
 
 
 def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: str | None = None) -> None:

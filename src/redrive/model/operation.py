@@ -140,7 +140,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 def check_bulk(verb: Verb, to: str | None) -> None:
     """Raise InvalidInput unless a verb applies to many items and has the target queue it needs."""
     if verb not in BULK_VERBS:
-        raise InvalidInput(f"{verb} cannot be done to many items at once; there are {', '.join(sorted(BULK_VERBS))}")
+        raise InvalidInput(f"{verb} is no bulk operation; there are {', '.join(sorted(BULK_VERBS))}")
     if verb is Verb.MOVE and to is None:
         raise InvalidInput("move needs the queue to move to; name it with to=")
 

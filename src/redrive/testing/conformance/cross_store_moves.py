@@ -173,7 +173,7 @@ class MovingItemConformance(StorePairSuite):
         pair.source.create_queue("other")
         id = kill(pair.source).id
         options: dict[str, Any] = {"to": "other"} if verb == "move" else {}
-        with pytest.raises(WrongStatus, match="on its way to another store"):
+        with pytest.raises(WrongStatus, match="moving to another store"):
             getattr(pair.source, verb)(id, force=force, **options)
         for other in ("archive", "restore", "purge"):
             with pytest.raises(WrongStatus):
