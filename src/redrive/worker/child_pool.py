@@ -128,8 +128,7 @@ class ChildPool:
         self._in_flight_log.assign_process(slot.number, pid)
 
     def lose_zygote(self, zygote: ZygoteProcess) -> None:
-        """Handle the death of the zygote: kill its children and schedule the next one, or set `problem` if the app was
-        never imported. Slots with jobs keep them until the end of their child is noticed."""
+        """Kill the children of a dead zygote, and schedule the next one; before the first import, set `problem`."""
         self.selector.unregister(zygote)
         zygote.close()
         self.zygote = None
