@@ -204,7 +204,7 @@ class App:
         return connect(url, **given)
 
     def _named(self) -> str:
-        """The URL of the store."""
+        """Return the URL of the store."""
         return self._url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     def _declare_new(self, broker: Broker, known: set[str]) -> None:

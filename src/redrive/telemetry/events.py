@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
 JSON_VARIABLE = "REDRIVE_LOG_JSON"
-"""Environment variable: if it is set and not 0, the log is JSON, unless `configure` is called with `json`."""
+"""Environment variable: unless it is empty or 0, the log is JSON, if `configure` is called without `json`."""
 MAX_WRITE_BYTES = getattr(select, "PIPE_BUF", 4 * KIB)
 """Bytes that a pipe takes in one atomic write, so that lines of several processes do not mix in it."""
 

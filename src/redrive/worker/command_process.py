@@ -170,7 +170,7 @@ class CommandProcess:
             if self._stop_asked:
                 _end_output(ours)
         if not self._stop_asked:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its parent is gone: for `_follow`
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its parent is gone: `_follow` notices
                 ours.sendall(self._order())
         return ours, printed, said
 

@@ -281,7 +281,7 @@ class Dispatcher:
             self._runner.submit(ordinary)
 
     def _park(self, job: Job) -> bool:
-        """Keep a job back while an earlier run of its item, which has lost its lease, is active. Returns whether so."""
+        """Keep a job back if an earlier run of its item, which has lost its lease, is active. Return whether so."""
         before, self._latest[job.lease.id] = self._latest.get(job.lease.id), job
         if before is None or not self._is_going_on(before):
             return False
