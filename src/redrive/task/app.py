@@ -91,7 +91,7 @@ class App:
         is_generator: bool = inspect.isgeneratorfunction(function)
         if not is_generator:
             raise InvalidInput(
-                f"around takes a function of the context with one yield in it, not {short_repr(function, 60)}"
+                f"middleware takes a function of the context with one yield in it, not {short_repr(function, 60)}"
             )
         self.middlewares.append(contextlib.contextmanager(function))
         return function

@@ -46,7 +46,7 @@ class TypeHints:
         except Exception as error:
             if self.seems_context(parameter.annotation):  # imported for type checkers only
                 return Context
-            problem = f"the type of {parameter.name} cannot be told: {error}; import it where the task is defined"
+            problem = f"the type of {parameter.name} cannot be resolved: {error}; import it where the task is defined"
             raise InvalidArguments(task, problem) from error
 
     def return_type(self, annotation: Any) -> Any:
@@ -102,7 +102,7 @@ def check_type(task: str, name: str, kind: Any) -> None:
             shown = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
             raise InvalidArguments(
                 task,
-                f"the type of {name} cannot be read from JSON: {shown} is a class of its own; make it a dataclass or a "
+                f"the type of {name} cannot be read from JSON: {shown} is a custom class; make it a dataclass or a "
                 f"msgspec.Struct, or take what it is made of",
             )
 

@@ -123,7 +123,7 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         )
         if self.periodic is not None and self.arguments.required:
             needed = ", ".join(self.arguments.required)
-            raise InvalidInput(f"task '{self.name}' is periodic and nobody gives it {needed}; give it a default")
+            raise InvalidInput(f"task '{self.name}' is periodic and gets no value for {needed}; give it a default")
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         of_items = {name: value for name, value in options.items() if name in TaskItemDefaults.__annotations__}

@@ -51,18 +51,18 @@ _CALLS = tuple(float(1 << power) for power in range(13))
 
 PUT = _counter("items_put", ("queue",), "Items put; duplicates by key or source are not.")
 LEASED = _counter("items_leased", ("queue",), "Deliveries: leases given.")
-COMPLETED = _counter("items_completed", ("queue",), "Items completed, by workers or taken as done by hand.")
+COMPLETED = _counter("items_completed", ("queue",), "Items completed, by workers or manually.")
 FAILED = _counter("items_failed", ("queue", "error_class"), "Failures reported.")
-RETRIED = _counter("items_retried", ("queue",), "Failures after which the item is tried again.")
+RETRIED = _counter("items_retried", ("queue",), "Failures after which the item is retried.")
 RELEASED = _counter(
-    "items_released", ("queue", "counted"), "Items given back: after they ran, or because they never ran."
+    "items_released", ("queue", "counted"), "Items released after they ran, or returned because they never ran."
 )
-LOST = _counter("leases_lost", ("queue",), "Deliveries whose worker was lost or whose lease ran out.")
+LOST = _counter("leases_lost", ("queue",), "Deliveries whose worker was lost or whose lease expired.")
 REFUSED = _counter("late_outcomes", (), "Outcomes that came too late: the worker no longer had the item.")
 DEAD = _counter("items_dead_lettered", ("queue", "reason"), "Items that died, by the queue they died in.")
 POISONED = _counter("items_poisoned", ("queue",), "Items that died because they took their workers with them.")
-REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters brought back to work, by the queue they went to.")
-DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without being done: by a rule or by hand.")
+REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters redriven, by the queue they went to.")
+DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without completion: by a rule or manually.")
 
 REPLIES_REFUSED = _counter(
     "replies_refused", ("queue",), "Replies that could not be put, by the queue of the item that they answer."
@@ -72,9 +72,9 @@ COMMIT_CALLS = Metric(
     "redrive_commit_batch_size", "histogram", (), "Calls that were committed in one transaction.", _CALLS
 )
 COMMIT_SECONDS = Metric("redrive_commit_duration_seconds", "histogram", (), "Time of one transaction.", _COMMIT_SECONDS)
-COMMITS_FAILED = _counter("commits_failed", (), "Transactions that the store could not carry out.")
+COMMITS_FAILED = _counter("commits_failed", (), "Transactions that the store could not execute.")
 WAITING_CALLS = _gauge("commit_pending_calls", (), "Calls that wait for their transaction now.")
-WAKEUPS = _counter("wakeups", (), "Times that somebody who waited for work was woken.")
+WAKEUPS = _counter("wakeups", (), "Times that a waiting caller was woken.")
 
 HANDLER_SECONDS = Metric(
     "redrive_handler_duration_seconds",
@@ -84,8 +84,8 @@ HANDLER_SECONDS = Metric(
     _HANDLER_SECONDS,
 )
 RUNNING = _gauge("worker_running", (), "Handlers that run now.")
-BUFFERED = _gauge("worker_prefetched", (), "Items that this worker has leased and not begun.")
-SLOTS = _gauge("worker_concurrency", (), "Handlers that may run at once.")
+BUFFERED = _gauge("worker_prefetched", (), "Items that this worker has leased and not started.")
+SLOTS = _gauge("worker_concurrency", (), "Handlers that may run concurrently.")
 
 _AGE_SECONDS = (60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0)
 LETTERS_HANDLED = _counter(

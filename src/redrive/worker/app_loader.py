@@ -45,7 +45,7 @@ def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
         raise InvalidInput(f"{name} is a file; name the module, as in {dotted}:{attribute}")
     if name == "__main__":
         raise InvalidInput(
-            f"{spec} is another program in each process; put the app into a module of its own, as in jobs:{attribute}"
+            f"{spec} is another program in each process; put the app into a separate module, as in jobs:{attribute}"
         )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -80,7 +80,7 @@ def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
 def _no_module(name: str, missing: str) -> str:
     part = "" if missing == name else f" ({missing} is missing)"
     alike = suggest(name, [found.name for found in pkgutil.iter_modules([os.getcwd()])], {})
-    return f"there is no module {name}{part}{alike}; looked in {os.getcwd()} and the rest of sys.path"
+    return f"there is no module {name}{part}{alike}; searched {os.getcwd()} and the rest of sys.path"
 
 
 def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:

@@ -85,7 +85,7 @@ class OutputForwarder:
                 taken = list(self._waiting)
                 self._waiting.clear()
                 if self._skipped:
-                    said = b"(%d bytes of output were left out: nobody read them in time)\n" % self._skipped
+                    said = b"(%d bytes of output were dropped: they were not read in time)\n" % self._skipped
                     taken.append((said, UNKNOWN))
                     self._skipped = 0
             with contextlib.suppress(OSError):  # it is closed, or its reader is gone

@@ -232,13 +232,15 @@ class Supervisor:
         if self._worker is None:
             return
         if self._times_told == 1:
-            self._note = "stopping: finishing what runs; once more to stop at once"
+            self._note = "stopping: finishing what runs; once more to stop immediately"
             running = 0 if self._in_flight_log is None else len(self._in_flight_log.running())
-            _log.info("stopping", running=running, timeout=self._launch.shutdown_timeout, hint="again to stop at once")
+            _log.info(
+                "stopping", running=running, timeout=self._launch.shutdown_timeout, hint="again to stop immediately"
+            )
             self._worker.stop(at_once=False)
             self._kill_at = time.monotonic() + self._launch.shutdown_timeout + self._grace_seconds
         elif self._times_told == 2:
-            self._note = "stopping at once"
+            self._note = "stopping immediately"
             _log.info("stopping_now")
             self._worker.stop(at_once=True)
             self._kill_at = time.monotonic() + self._grace_seconds
@@ -291,7 +293,7 @@ class Supervisor:
             self._by_order = True
             self._kill(worker, in_flight_log)
         elif self._silent >= self._watchdog_seconds:
-            self._because = f"its worker had given no sign of life for {self._watchdog_seconds:.0f} s"
+            self._because = f"its worker had sent no heartbeat for {self._watchdog_seconds:.0f} s"
             _log.error("worker_unresponsive", worker=in_flight_log.worker, seconds=self._watchdog_seconds)
             self._kill(worker, in_flight_log)
 
@@ -335,7 +337,7 @@ class Supervisor:
     def _again(self, exit: Exit, progress: bool, refused: int | None) -> int | None:
         """Schedule the restart of a dead worker. Returns the exit code if a restart makes no sense, else None."""
         if refused is not None and self._sources is not None:
-            self._note = "the worker cannot begin; waiting for a change"
+            self._note = "the worker cannot start; waiting for a change"
             self._start_at = None
             return None
         if refused is not None and self._generation == 1:
@@ -359,7 +361,7 @@ class Supervisor:
             time.sleep(0.01)
         if not process.has_ended():
             process.kill()
-            _log.warning("orphans_not_settled", error="it took too long; leases run out by themselves")
+            _log.warning("orphans_not_settled", error="it took too long; the leases will expire")
 
 
 def can_supervise() -> bool:

@@ -69,8 +69,7 @@ class State:
     registrations: RegistrationTable = field(default_factory=RegistrationTable)
     results: ResultTable = field(default_factory=ResultTable)
     last_version: int = 0
-    """The last version of any queue's settings: a verdict judged by another queue's settings, or by those of a deleted
-    queue, is stale."""
+    """The last version of any queue's settings: a verdict by the settings of another or deleted queue is stale."""
 
     def __post_init__(self) -> None:
         self.now = Instant(0)
