@@ -36,8 +36,8 @@ def create_database(path: str, mode: int) -> None:
     if not os.path.exists(path) and os.path.exists(log) and os.path.getsize(log):
         raise StoreUnavailable(
             path,
-            f"it was removed or renamed, and its log is still there; restore it, or remove {log} to start with an empty "
-            "store",
+            f"it was removed or renamed, and its log is still there; restore it, or remove {log} to start with an "
+            "empty store",
         )
     try:
         file = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, mode)
