@@ -331,7 +331,7 @@ class ItemHeld(Refused):
 _NEXT_STEP = {
     "archived": "; restore it first",
     "dropped": "; it is in the archive already, and can be restored or purged",
-    "moving": "; it is moving to another store, and can be changed there once it has arrived",
+    "moving": "; it can be changed in the other store once it has arrived",
 }
 _NEXT_STEP_OF_VERB = {("lease", "dead"): "; lease it with include_dead, or redrive it"}
 

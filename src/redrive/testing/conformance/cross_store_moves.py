@@ -173,7 +173,7 @@ class MovingItemConformance(StorePairSuite):
         pair.source.create_queue("other")
         id = kill(pair.source).id
         options: dict[str, Any] = {"to": "other"} if verb == "move" else {}
-        with pytest.raises(WrongStatus, match="moving to another store"):
+        with pytest.raises(WrongStatus, match="in the other store once it has arrived"):
             getattr(pair.source, verb)(id, force=force, **options)
         for other in ("archive", "restore", "purge"):
             with pytest.raises(WrongStatus):
@@ -184,7 +184,7 @@ class MovingItemConformance(StorePairSuite):
     def test_it_can_be_dropped_by_force_only(self, pair: StorePair) -> None:
         pair.create_queues()
         id = kill(pair.source).id
-        with pytest.raises(WrongStatus, match="on its way"):
+        with pytest.raises(WrongStatus, match="in the other store once it has arrived"):
             pair.source.drop(id)
         assert pair.source.drop(id, force=True).status is None
         assert pair.source.run_maintenance().moved == 0
