@@ -23,9 +23,9 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 
 def awaiting(broker: Broker, id: ItemId, clock: FakeClock | None = None, count: int = 1) -> Background[Result]:
-    """A caller that awaits the result of an item, and is waiting when this returns: the `count`th to do so.
+    """Await the result of an item in another thread, and return once `count` callers wait for it.
 
-    With the clock of the broker, its notifier has polled too, and waits for that clock or for a wake-up.
+    With the clock of the broker, also wait until its notifier has polled, and waits for that clock or a wake-up.
     """
     caller = Background(lambda: broker.run_flow(await_result(broker.core, "task", id, "10m")))
     notify, give_up = broker.core.notify, time.monotonic() + PATIENCE_SECONDS
