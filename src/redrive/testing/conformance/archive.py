@@ -30,59 +30,59 @@ def create_queues(broker: Broker, **settings: Any) -> None:
 
 
 def ready(broker: Broker) -> str:
-    """Return an item that can be leased."""
+    """Return the id of an item that can be leased."""
     return broker.put("jobs", "x", headers={"a": "b"}, priority=7).id
 
 
 def delayed(broker: Broker) -> str:
-    """Return an item with a delay and an expiry."""
+    """Return the id of an item with a delay and an expiry."""
     return broker.put("jobs", "x", delay="3h", expire_timeout="30d").id
 
 
 def held(broker: Broker) -> str:
-    """Return a held item."""
+    """Return the id of a held item."""
     return broker.put("jobs", "x", held_by="breaker").id
 
 
 def failed(broker: Broker) -> str:
-    """Return a failed item that waits for its next attempt."""
+    """Return the id of a failed item that waits for its next attempt."""
     return broker.fail((broker.put("jobs", "x"), take(broker))[1], "boom").id
 
 
 def held_and_failed(broker: Broker) -> str:
-    """Return a failed item that is held."""
+    """Return the id of a failed item that is held."""
     id = failed(broker)
     broker.hold([id], "breaker")
     return id
 
 
 def dead(broker: Broker) -> str:
-    """Return an item that died in place."""
+    """Return the id of an item that died in place."""
     return kill(broker, "x").id
 
 
 def in_a_dead_queue(broker: Broker) -> str:
-    """Return an item that died and moved to the dead queue."""
+    """Return the id of an item that died and moved to the dead queue."""
     return kill(broker, "x", error=Boom("panic")).id
 
 
 def redriven(broker: Broker) -> str:
-    """Return an item that died in place and was redriven."""
+    """Return the id of an item that died in place and was redriven."""
     return broker.redrive(dead(broker)).id
 
 
 def back_from_a_dead_queue(broker: Broker) -> str:
-    """Return an item that was redriven from the dead queue."""
+    """Return the id of an item that was redriven from the dead queue."""
     return broker.redrive(in_a_dead_queue(broker)).id
 
 
 def completed(broker: Broker) -> str:
-    """Return an item that was completed with a result."""
+    """Return the id of an item that was completed with a result."""
     return broker.complete((broker.put("jobs", "x"), take(broker))[1], result={"n": 1}).id
 
 
 def completed_in_a_dead_queue(broker: Broker) -> str:
-    """Return an item that was completed in the dead queue."""
+    """Return the id of an item that was completed in the dead queue."""
     id = in_a_dead_queue(broker)
     broker.update_queue("morgue", keep_completed="30d")
     broker.complete(take(broker, "morgue"))

@@ -218,7 +218,7 @@ WAYS: dict[str, tuple[tuple[Callable[[StoreDriver, ItemId], ItemId], ...], Statu
 
 
 def held_item(direct: StoreDriver) -> ItemId:
-    """Return a failed item with two holders: "breaker", lasting and set by the verdict, and "ann", temporary."""
+    """Return the id of a failed item with a lasting holder "breaker", set by the verdict, and a temporary "ann"."""
     for name in ("other", "morgue"):
         direct.queue(name)
     direct.queue(expire_timeout=3600 * SECOND)
