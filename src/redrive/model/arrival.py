@@ -93,24 +93,9 @@ def _passing_holders(item: Item) -> Holders:
 
 
 def _archived_from(item: Item) -> Status:
-    """Return the status after a restore: dead for a dead letter, else failed or pending, even if it was completed.
-
-    Only items that were dropped, or were no dead letters, have an archiving entry. Later entries may be added failures.
-    """
-    entries = [entry for entry in item.history if not _is_added_failure(item, entry)]
-    last = entries[-1] if entries else None
-    if last is None or last.event not in (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED):
-        is_work = not item.deaths and item.history_omitted > 0  # the entry of its archiving is only counted
-        return Status.PENDING if is_work else Status.DEAD
-    was_letter = bool(item.deaths) and last.from_status is not Status.COMPLETED and not _was_brought_back(item)
-    if last.from_status is Status.DEAD or (last.event is HistoryEvent.DROPPED and was_letter):
-        return Status.DEAD
-    return Status.FAILED if last.from_status is Status.FAILED else Status.PENDING
-
-
-def _is_added_failure(item: Item, entry: HistoryEntry) -> bool:
-    """Return whether an entry is a failure that changed nothing, such as one put again under a known key."""
-    return entry.event is HistoryEvent.FAILED and not (item.deaths and is_outcome_of_death(item.deaths[-1], entry))
+    """Return the status after a restore: dead for a dead letter, else failed or pending, even if it was completed."""
+    before = item.archived_from or (Status.DEAD if item.deaths else Status.PENDING)
+    return before if before in (Status.DEAD, Status.FAILED) else Status.PENDING
 
 
 def _was_brought_back(item: Item) -> bool:

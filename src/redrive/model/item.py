@@ -225,6 +225,8 @@ class Item(msgspec.Struct, frozen=True):
     moving_since: Instant | None = None
     home_store: str | None = None
     """The store that it came from as a dead letter, and to which a redrive returns it."""
+    archived_from: Status | None = None
+    """Its status before it was archived or dropped (archived): dead for a dead letter."""
 
     def __str__(self) -> str:
         # The repr is complete, with payload and tracebacks: too long for a log, and possibly confidential.

@@ -313,6 +313,11 @@ class Record:
             moving_to=None if self.route is None else self.route.to,
             moving_since=None if self.route is None else self.route.since,
             home_store=self.home_store if self.lies_in_dead_queue else None,
+            archived_from=None
+            if self.archived_from is None
+            else Status.DEAD
+            if death is not None
+            else self.archived_from,
         )
 
     def to_move(self) -> Move:

@@ -153,6 +153,35 @@ class TransferConformance(Suite):
         assert item.history == broker.find(status="archived").items[0].history
         assert elsewhere.restore(item.id).status == "pending"
 
+    def test_archived_item_is_after_a_restore_elsewhere_what_it_is_after_one_here(
+        self, broker: Broker, elsewhere: Broker
+    ) -> None:
+        dead_queue(broker)
+        moved = broker.put("jobs", "moved out of its dead queue").id
+        broker.fail(take(broker), "boom", final=True)
+        broker.create_queue("work", retry={"attempts": 100, "cooldown": 0})
+        moved = broker.move(broker.get(moved).id, "work").id
+        broker.drop(moved)
+        redriven = broker.put("work", "redriven", idempotency_key="k").id
+        broker.bury_items(redriven)
+        broker.redrive(redriven)
+        broker.fail(take(broker, "work"), "boom")
+        broker.archive(redriven)
+        for _ in range(60):  # its history no longer has when it was archived
+            broker.put_failed("work", "redriven", "outside", idempotency_key="k")
+        completed = broker.put("work", "completed").id
+        broker.update_queue("work", keep_completed="1d")
+        broker.complete(take(broker, "work"))
+        broker.archive(completed)
+        elsewhere.create_queue("other")
+        for id in (moved, redriven, completed):
+            lines = list(broker.export(ids=[id], status="archived", dropped=id == moved, redacted=False))
+            assert elsewhere.import_items(lines, queue="other").imported == 1
+            (item,) = elsewhere.find(status="archived", dropped=id == moved).items
+            assert elsewhere.restore(item.id).status == "pending"
+            if id != completed:  # its result stays here
+                assert broker.restore(id).status == "pending"
+
     def test_archived_dead_letter_that_failed_outside_since_is_dead_when_restored(
         self, broker: Broker, elsewhere: Broker, clock: FakeClock
     ) -> None:
