@@ -12,19 +12,19 @@ from redrive.model.text import suggest
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name only, until one of them runs."""
+    """A group whose commands are imported only when one of them runs."""
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        """`table`: each command with where it is, as in `package.module:attribute`, and what it does in a few words."""
+        """`table`: each command with its location, as in `package.module:attribute`, and its short help."""
         super().__init__(*args, **kwargs)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
+        """Return the commands in the order of the table."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import it."""
+        """Import a command."""
         if cmd_name not in self.table:
             return None
         module, _, attribute = self.table[cmd_name][0].partition(":")
@@ -34,14 +34,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say which command was meant where there is none of that name."""
+        """Suggest a command if there is none of that name."""
         if args and not args[0].startswith("-") and args[0] not in self.table:
             meant = suggest(args[0], tuple(self.table), {}) or f"; there are {', '.join(self.table)}"
             raise click.UsageError(f"There is no command '{args[0]}'{meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing any of them."""
+        """Write the commands without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, short) for name, (_, short) in self.table.items()])
 

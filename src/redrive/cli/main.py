@@ -1,4 +1,4 @@
-"""The command itself: which subcommands there are. Each is imported when it is asked for, so that help is fast."""
+"""The command `redrive` and the table of its subcommands. Each is imported when it is used, so that help is fast."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ COMMANDS = {
         "Print the script that completes commands in your shell.",
     ),
 }
-"""Each subcommand: where it is, and what it does in a few words. A new one is a line here."""
+"""Each subcommand with its location and its short help. A new one is a line here."""
 
 
 def main() -> None:
-    """Run the command line of this process. What it exits with is in `redrive.cli.error_output`."""
-    if sys.argv[1:] == ["--version"]:  # before anything that costs time is imported
+    """Run the command line of this process. The exit codes are in `redrive.cli.error_output`."""
+    if sys.argv[1:] == ["--version"]:  # before any slow import
         print(f"redrive {__version__}")
         return
     from redrive.cli.root import redrive

@@ -1,4 +1,4 @@
-"""The top of the command line: options of every command, and how it ends."""
+"""The root of the command line: options of every command, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Everything else: redrive --help
 
 
 class _Root(LazyGroup):
-    """Turns every error of Redrive into a line or two and an exit code."""
+    """The root group. It converts every error of Redrive to a line or two and an exit code."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say where a command is that was typed without its group."""
+        """Suggest the group of a command that was typed without it."""
         if args and args[0] not in self.table:
             from redrive.cli import command_groups
 
@@ -46,7 +46,7 @@ class _Root(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Show errors while it is known how to print them."""
+        """Print errors here, while the context still has the output format."""
         try:
             return super().invoke(ctx)
         except RedriveError as error:
@@ -64,7 +64,7 @@ class _Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As click does it, but that Ctrl-C has an exit code of its own."""
+        """Run as click does, except that Ctrl-C has its own exit code."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         code: Any = error_output.INTERRUPTED
@@ -77,7 +77,7 @@ class _Root(LazyGroup):
         except (click.Abort, KeyboardInterrupt):
             click.echo("redrive: interrupted", err=True)
         except BrokenPipeError:
-            # Whoever read the output has enough of it. The interpreter must not try to write the rest at its end.
+            # The reader of the output closed it. The interpreter must not write the rest when it exits.
             error_output.forget_output()
             code = error_output.FAILED
         sys.exit(code if isinstance(code, int) else error_output.OK)
