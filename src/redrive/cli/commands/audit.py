@@ -1,4 +1,4 @@
-"""`redrive audit`: who changed what by hand, or by a rule; and who let others in."""
+"""`redrive audit`: changes by operators and rules, and changes of tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = {
     "update_queue": "settings changed", "pause_queue": "queue paused", "resume_queue": "queue resumed",
     "delete_queue": "queue deleted", "create_token": "token made", "revoke_token": "token revoked",
 }  # fmt: skip
-"""The verbs of the audit, as a person says them."""
+"""The verbs of the audit as they are printed."""
 _SET = {"running": "resumed", "rate": "rate changed", "watching": "waits for its canaries"}
 
 
@@ -53,7 +53,7 @@ def audit(limit: int, before: int | None) -> None:
     found = [(here, entry) for entry in entries]
     if here != TOKENS_NAMESPACE and not find_target().is_memory:
         found += [(TOKENS_NAMESPACE, entry) for entry in _of_tokens(since, until)]
-        found.sort(key=lambda each: each[1].at, reverse=True)  # those of one instant stay as they are
+        found.sort(key=lambda each: each[1].at, reverse=True)  # stable: entries of one instant keep their order
     if as_json():
         print_json([_form(namespace, entry) for namespace, entry in found])
         return
@@ -66,8 +66,8 @@ def audit(limit: int, before: int | None) -> None:
 
 
 def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
-    """What was done to tokens in that time, the newest first. Nothing for those who may not know, and none where no
-    token was ever made: some stores have no namespace then."""
+    """Yield the changes of tokens in that time, the newest first. Empty without the right to read them, and if no token
+    was ever created: some stores have no namespace then."""
     with suppress(AccessError, StoreUnavailable), open_target(namespace=TOKENS_NAMESPACE) as broker:
         before: int | None = None
         while page := broker.audit(_LARGEST_PAGE, before=before):
@@ -78,7 +78,7 @@ def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
 
 
 def describe_entry(entry: AuditEntry) -> str:
-    """What was done, as a person says it. A verb of a later release stands as it is."""
+    """Return the change as it is printed. A verb of a later release is printed unchanged."""
     how, _, of = entry.verb.partition(" ")
     if how == "start":
         return f"{of} started"

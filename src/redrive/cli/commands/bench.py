@@ -1,4 +1,4 @@
-"""`redrive bench`: how fast this store is, here and now."""
+"""`redrive bench`: measurement of the throughput and latency of the store."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 NAMESPACE = "redrive-bench"
-"""Where it measures: beside all that is yours."""
+"""The namespace of the measurement, separate from all others."""
 MOST_ITEMS = 20_000
-"""No more are put, however fast the store is."""
+"""The largest number of calls in one measurement."""
 _COLUMNS = {"what": "<", "callers": ">", "items": ">", "per second": ">", "median ms": ">", "99% ms": ">"}
 
 
@@ -51,7 +51,7 @@ def bench(seconds: float, callers: int, size: int) -> None:
     place = find_target()
     queue = f"bench-{uuid4().hex[:8]}"
     payload = b"x" * size
-    open_place(place).close()  # a store that is not there is not begun
+    open_place(place).close()  # fails if there is no store: none is created
     with open_place(place, namespace=NAMESPACE, create=True) as broker:
         level = broker.durability()
         broker.create_queue(queue)
@@ -88,7 +88,7 @@ def _work(broker: Broker, queue: str, seconds: float) -> Figure:
 
 
 def _repeated(what: str, seconds: float, act: Callable[[], Any]) -> Figure:
-    """As often as it goes. Ends early where there is nothing more to do."""
+    """Repeat a call until the time has expired. Ends early if there is nothing more to do."""
     took: list[float] = []
     began = time.perf_counter()
     last = began

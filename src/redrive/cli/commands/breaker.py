@@ -92,12 +92,12 @@ def _row(each: BreakerStatus) -> tuple[object, ...]:
 
 
 def short_kind(kind: str) -> str:
-    """The kind of a breaker to print: of a fingerprint, as many digits as of a group."""
+    """Return the kind of a breaker for printing: a fingerprint is cut to the digits that groups are printed with."""
     return kind[: len(fingerprint_kind("")) + _SHOWN_DIGITS] if rule_key(kind) == FINGERPRINT else kind
 
 
 def close_command(each: BreakerStatus) -> str:
-    """The command that closes a breaker."""
+    """Return the command that closes a breaker."""
     match rule_key(each.kind):
         case "queue":
             option = ""
@@ -162,7 +162,7 @@ def _kind(error_class: str | None, fingerprint: str | None, whole: Callable[[str
 
 
 def _group(broker: Broker, typed: str) -> str:
-    """The fingerprint of the group of dead letters with these first digits. A whole one need not have any letters."""
+    """Return the fingerprint of the group with this prefix. A complete one need not have any dead letters."""
     return typed if len(typed) == _FINGERPRINT_DIGITS else selection.fingerprint(broker, typed)
 
 
@@ -175,7 +175,7 @@ class _NotOpen(NotFound):
 
 
 def _open_fingerprint(broker: Broker, queue: str, typed: str) -> str:
-    """The fingerprint of the one open breaker of a queue with these first digits."""
+    """Return the fingerprint of the one open breaker of a queue with this prefix."""
     prefix = fingerprint_kind("")
     kinds = [each.kind for each in broker.list_breakers(queue) if each.kind.startswith(prefix + typed)]
     if not kinds:

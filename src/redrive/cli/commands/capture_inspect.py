@@ -50,7 +50,7 @@ _COLUMNS = {"task": "~", "status": "<", "category": "<", "retries": ">", "next":
 _CAUSES = {"count": ">", "last": ">", "cause": "~"}
 _TEMPLATES = {"template": "<", "category": "<", "policy": "<", "retries": ">", "advice": "~"}
 _FULL_PERCENT = 80
-"""From here on a queue is nearly full."""
+"""The utilization from which on a queue is nearly full."""
 queue_option = click.option(
     "--queue",
     "-q",
@@ -63,7 +63,7 @@ queue_option = click.option(
 
 
 class NoCaptureQueue(NotFound):
-    """There is no such queue: nothing was captured in it."""
+    """A capture queue that does not exist: nothing was captured in it."""
 
     code = "queue_not_found"
 
@@ -78,7 +78,7 @@ class NoCaptureQueue(NotFound):
 
 @contextmanager
 def open_queue(queue: str) -> Iterator[Broker]:
-    """A broker on the store of this command, for a capture queue."""
+    """Open a broker on the store of this command, for a capture queue."""
     try:
         with open_target() as broker:
             yield broker
@@ -87,7 +87,7 @@ def open_queue(queue: str) -> Iterator[Broker]:
 
 
 def find_task(broker: Broker, queue: str, typed: str, *, redacted: bool = True) -> Item:
-    """The item of a task: by its task id, or by the first digits of the id of its item."""
+    """Return the item of a task: by its task id, or by the first digits of the id of its item."""
     try:
         return broker.run_flow(administration.get_item(broker.core, queue, typed, redacted=redacted))
     except (NotFound, Forbidden) as error:
@@ -160,7 +160,7 @@ def _due_text(due: Instant) -> str:
 
 
 def coloured_as(text: str, status: str) -> str:
-    """A text in the colour of a status, if that has one."""
+    """Return a text in the colour of a status, if that has one."""
     return click.style(text, fg=COLOURS.get(status)) if status and in_colour() else text
 
 
@@ -185,7 +185,7 @@ def _print_causes(causes: tuple[Group, ...]) -> None:
 
 
 def _next_steps(queue: str, found: Mapping[str, Any], causes: tuple[Group, ...]) -> Iterator[str]:
-    """What to type next, the most urgent first."""
+    """Yield the commands to type next, the most urgent first."""
     at = "" if queue == DEFAULT_QUEUE else f" -q {queue}"
     counts = found["status_breakdown"]
     waits = counts["pending"] + counts["retrying"]

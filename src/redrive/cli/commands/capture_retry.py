@@ -151,7 +151,7 @@ def _moved(broker: Broker, item: Item, verb: Verb) -> Outcome:
 
 
 def _change(broker: Broker, queue: str, tasks: Sequence[str], act: Callable[[Item], Outcome]) -> None:
-    """Change each task, print how each ended, and exit with the code of what went wrong."""
+    """Change each task, print each outcome, and exit with the code of the failures."""
 
     def outcome(task: str) -> Outcome | RedriveError:
         try:
@@ -164,7 +164,7 @@ def _change(broker: Broker, queue: str, tasks: Sequence[str], act: Callable[[Ite
 
 
 def _run_here(tasks: Sequence[str], app: str) -> None:
-    """Run tasks in this process. The module says which store and queue it is."""
+    """Run tasks in this process. The module determines the store and the queue."""
     for option in ("url", "token", "namespace"):
         if get_option(option) is not None:
             raise click.UsageError(f"--{option} is not for --app: the module says which store it is")
@@ -195,7 +195,7 @@ async def _retry_async(dlq: AsyncDeadLetterQueue, tasks: Sequence[str]) -> dict[
 
 
 def _task_id(dlq: DeadLetterQueue | AsyncDeadLetterQueue, typed: str) -> str | NotFound:
-    """Return the id of the task that is meant, or the error."""
+    """Return the id of the task that was typed, or the error."""
     (broker,) = dlq.brokers
     try:
         return task_of_item(find_task(broker, dlq.name, typed, redacted=False)).task_id
@@ -206,7 +206,7 @@ def _task_id(dlq: DeadLetterQueue | AsyncDeadLetterQueue, typed: str) -> str | N
 
 
 class RetryFailed(RedriveError):
-    """A task ran here, and failed; or it did not run."""
+    """A task that ran here and failed, or that did not run."""
 
     code = "task_failed"
 
@@ -219,7 +219,7 @@ def _outcome_of(answer: Outcome) -> Outcome | RedriveError:
 
 
 def _report(outcomes: dict[str, Outcome | RedriveError]) -> None:
-    """Print how each task ended. A single one that was refused is the error of the command."""
+    """Print the outcome of each task. If there is only one and it was refused, that is the error of the command."""
     refused = [outcome for outcome in outcomes.values() if isinstance(outcome, RedriveError)]
     if len(outcomes) == 1 and refused:
         raise refused[0]

@@ -1,4 +1,4 @@
-"""`redrive config`: check, show and trust redrive.toml, and see who manages which queue."""
+"""`redrive config`: check, show, apply and trust redrive.toml, and release queues from it."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
 def check_secrets(
     file: Path, store: StoreOptions, environment: Mapping[str, str] = os.environ, *, has_token: bool, ask: bool
 ) -> None:
-    """Return if nothing secret would be sent to an address of a file, or the user has confirmed that.
+    """Return if no secret would be sent to an address of a file, or the user has confirmed that.
 
-    A person in a terminal is asked, unless `ask` says otherwise. Raises `UntrustedFile`.
+    In a terminal the user is asked, if `ask` is true. Otherwise raises `UntrustedFile`.
     """
     keys: dict[tuple[str, ...], str] = {("url",): store.url}
     keys |= {("stores", name): url for name, url in store.stores.items()}

@@ -39,7 +39,7 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
         where = conditions(broker, status=status) if was_given("status") else {"status": status, **conditions(broker)}
         total = broker.count(**where)
         count = 0
-        in_terminal = target == "-" and sys.stdout.isatty()  # elsewhere the bytes are as they are
+        in_terminal = target == "-" and sys.stdout.isatty()  # elsewhere the bytes are not escaped
         with _written(target) as file, progress_bar("export", total, hidden=in_terminal) as shown:
             for line in broker.export(cursor=cursor, redacted=not secrets, **where):
                 file.write(visible_json(line.decode()).encode() if in_terminal else line)
@@ -73,7 +73,7 @@ def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
 
 
 def _written(target: str) -> IO[bytes]:
-    """The file to write, opened."""
+    """Open the file to write."""
     try:
         return cast("IO[bytes]", click.open_file(target, "wb"))
     except OSError as error:
@@ -81,7 +81,7 @@ def _written(target: str) -> IO[bytes]:
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What of a line of an export says whether it can be imported."""
+    """The fields of a line of an export that decide whether it can be imported."""
 
     format: int
     queue: str | None = None
@@ -90,7 +90,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def _counted(source: IO[bytes], queues: set[str], queue: str | None) -> dict[str, Any]:
-    """What the lines have, without asking whether they were imported before."""
+    """Count the items of the lines, without checking whether they were imported before."""
     items, missing, redacted = 0, set(), 0
     for number, text in enumerate(source, start=1):
         if not text.strip():

@@ -1,4 +1,4 @@
-"""`redrive dead groups|list|show|search`: look at what died."""
+"""`redrive dead groups|list|show|search`: inspect dead letters."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def groups(queue: str | None, limit: int) -> None:
 
 
 def _print_groups(groups: Sequence[Group], breakers: Mapping[str, Sequence[BreakerStatus]]) -> None:
-    """A line for each, with the state of its breaker if any of them has one."""
+    """Print a line for each group, with the state of its breaker if any of them has one."""
     if not breakers:
         table(_GROUPS, map(_row, groups), least=_LEAST)
         return

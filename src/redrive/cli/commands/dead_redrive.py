@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 SHOWN = 3
-"""So many items are shown by a dry run, as they are and as they would be."""
+"""The number of items that a dry run shows, before and after the edit."""
 
 
 class EditOptions(msgspec.Struct, frozen=True):
-    """What to change in the items: merge patches. An empty one changes nothing."""
+    """The changes of the items, as merge patches. An empty one changes nothing."""
 
     payload: Mapping[str, Any] = {}
     headers: Mapping[str, str | None] = {}
@@ -92,7 +92,7 @@ def run(
     no_wait: bool,
     limit: int | None,
 ) -> None:
-    """Edit and bring back all that matches. `named`: the items were named one by one, and nobody need be asked."""
+    """Edit and redrive all that match. `named`: the items were named one by one, so no confirmation is needed."""
     if no_wait:
         raise click.UsageError("--edit changes items here, and not in the store: it cannot go on without this command")
     ids = list(where["ids"]) if named and limit is None else _ids(broker, where)[:limit]
@@ -166,7 +166,7 @@ def _change(item: Item, edits: EditOptions) -> dict[str, Any]:
 
 
 def _print_result(done: EditedRedrive) -> None:
-    """Print what was done, and exit with the code of it."""
+    """Print the result, and exit with its code."""
     if as_json():
         print_json({"verb": "redrive", "matched": done.total, "changed": done.changed, "skipped": done.skipped,
                     "untouched": done.untouched, "problem": done.problem, "ids": done.ids})  # fmt: skip
@@ -190,7 +190,7 @@ all_option = click.option("--all", "everything", is_flag=True, help="All there a
 
 
 def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
-    """Raise unless it is clear which items are meant."""
+    """Raise unless either ids or conditions select the items."""
     ways = [bool(ids), any_given() or everything]
     if not any(ways):
         raise click.UsageError(f"Which {what}? Give ids, or conditions such as --group and -q, or --all")
@@ -253,14 +253,14 @@ def redrive(
 
 
 def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, act: str, **options: Any) -> None:
-    """A verb that takes ids or conditions, and nothing else."""
+    """Execute a verb that takes only ids or conditions."""
     _chosen(ids, everything, f"items are to be {act}")
     with open_target() as broker:
         if ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]:
             method = getattr(broker, verb)
             change(broker, ids, verb, lambda some: method(some), yes=options["yes"])
             return
-        if verb == "archive":  # of anything, though mostly of dead letters
+        if verb == "archive":  # items of any status can be archived; by default dead letters
             where = {"ids": item_ids(broker, ids), "status": "any"} if ids else {"status": status, **conditions(broker)}
         else:
             where = {"ids": item_ids(broker, ids), "status": status} if ids else conditions(broker, status=status)

@@ -1,4 +1,4 @@
-"""`redrive demo`: a store with trouble in it, to practise on."""
+"""`redrive demo`: an example store with dead letters, to practise on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_new(broker: Broker, queues: Iterable[str]) -> None:
 
 
 def fill(broker: Broker) -> None:
-    """Orders and mails, of which 110 die of three causes."""
+    """Put orders and mails, of which 110 die of three causes."""
     broker.create_queue("orders-dead")
     broker.create_queue("orders", dead_queue="orders-dead")
     broker.create_queue("mails")

@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 LARGEST_SKEW = SECOND
-"""Clocks that differ by more make leases and delays hard to understand, where people compare times."""
+"""The clock skew above which times of leases and delays are confusing to operators."""
 LATE_LEASE = MINUTE
-"""A lease that ran out so long ago should have been taken back by somebody."""
+"""The time within which an expired lease should be reclaimed."""
 LATE_STEP = MINUTE
-"""An operation whose next step could have been made so long ago has nobody who makes it."""
+"""The time after which an operation whose next step is due is not driven by any process."""
 MOST_LEASES = 1_000
-"""So many active items are looked at."""
+"""The largest number of active items that are checked."""
 _DRIVERS = {"sqlite": "apsw", "postgresql": "psycopg", "postgres": "psycopg", "redis": "redis", "rediss": "redis",
             "valkey": "redis", "valkeys": "redis", "unix": "redis"}  # fmt: skip
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Something that was looked at."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "warn", "fail"]
     finding: str
     advice: str = ""
-    """What to do, where it is not ok."""
+    """The remedy if it is not ok."""
 
 
 def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
-    """What to look at in a place, in order."""
+    """Return the checks of a store, in order."""
 
     def versions(broker: Broker) -> Iterator[Check]:
         return _versions(place, broker)
@@ -74,7 +74,7 @@ def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     if driver is not None:
         told += f", {driver} {importlib.metadata.version(driver)}"
     if driver == "apsw":
-        # apsw has the version of the SQLite it brings, and one number more. A store does not open on one with flaws.
+        # The version of apsw is that of its SQLite and one number more. A store does not open on one with known flaws.
         told += f" with SQLite {'.'.join(importlib.metadata.version(driver).split('.')[:3])}, which has no known flaw"
     others = {worker.versions.get("redrive", "") for worker in broker.workers()} - {__version__, ""}
     if others:
@@ -86,7 +86,7 @@ def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
 
 
 def durability(broker: Broker) -> Iterator[Check]:
-    """What an acknowledged call survives."""
+    """Report which failures an acknowledged call survives."""
     found = broker.durability()
     if found.level == "full":
         yield Check("durability", "ok", f"full: an acknowledged call survives {found.survives}")
@@ -96,7 +96,7 @@ def durability(broker: Broker) -> Iterator[Check]:
 
 
 def store(broker: Broker) -> Iterator[Check]:
-    """What the store itself warns of: long readers, memory, items that do not arrive, open breakers."""
+    """Report the warnings of the store: long readers, memory, items that do not arrive, open breakers."""
     warnings = broker.health().warnings
     of_breakers = [warning for warning in warnings if warning.startswith(BREAKER_WARNING)]
     for warning in warnings:
@@ -116,7 +116,7 @@ def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     if not names:
         yield Check("clock", "ok", "not compared: there is no queue to ask about yet")
         return
-    # A commit tells what time it is there. This one lets go of what nobody holds, and so changes nothing.
+    # A commit returns the time of the store. This one releases holds that do not exist, so it changes nothing.
     broker.unhold("redrive-doctor")
     before = now()
     there = broker.stats(names[0]).at
@@ -129,7 +129,7 @@ def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
 
 
 def leases(broker: Broker) -> Iterator[Check]:
-    """Leases that ran out, and that nobody took back."""
+    """Report expired leases that no process has reclaimed."""
     active = broker.find(status=Status.ACTIVE.value, order="oldest", limit=MOST_LEASES).items
     late_at = now() - LATE_LEASE
     late = [item for item in active if item.lease_deadline is not None and item.lease_deadline < late_at]
@@ -148,7 +148,7 @@ def leases(broker: Broker) -> Iterator[Check]:
 
 
 def workers(broker: Broker) -> Iterator[Check]:
-    """Whether somebody works on what waits."""
+    """Report queues with eligible items but without a worker."""
     alive = broker.workers()
     served = {queue for worker in alive for queue in worker.queues}
     dead_queues = {queue.name for queue in broker.list_queues() if queue.is_dead_queue}
@@ -167,7 +167,7 @@ def workers(broker: Broker) -> Iterator[Check]:
 
 
 def queues(broker: Broker) -> Iterator[Check]:
-    """Queues that are paused or full, and what died."""
+    """Report queues that are paused or full, and the number of dead letters."""
     found = {queue.name: queue for queue in broker.list_queues()}
     stats = [each for each in broker.list_stats() if each.queue in found]
     paused = [queue.name for queue in found.values() if queue.paused]
@@ -198,7 +198,7 @@ def queues(broker: Broker) -> Iterator[Check]:
 
 
 def operations(broker: Broker) -> Iterator[Check]:
-    """Operations that wait for somebody, and such as nobody drives."""
+    """Report operations that wait for an operator, and those that no process drives."""
     unfinished = broker.list_operations(unfinished=True)
     at = now()
     since = {each.id: max(each.next_at, each.updated_at) for each in unfinished}
@@ -246,7 +246,7 @@ def doctor(context: click.Context) -> None:
 
 
 def examine(place: StoreTarget) -> Iterator[Check]:
-    """All that can be found out about a place."""
+    """Run all checks of a store."""
     yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.source})")
     began = time.perf_counter()
     try:
@@ -262,7 +262,7 @@ def examine(place: StoreTarget) -> Iterator[Check]:
 
 
 def _looked(check: Callable[[Broker], Iterator[Check]], broker: Broker) -> Iterator[Check]:
-    """One check. That it cannot be made is something to tell, and no reason not to make the others."""
+    """Run one check. Its failure is reported, and does not prevent the others."""
     name = check.__name__
     try:
         yield from check(broker)
@@ -273,11 +273,11 @@ def _looked(check: Callable[[Broker], Iterator[Check]], broker: Broker) -> Itera
 
 
 _GONE = " (deleted)"
-"""What Linux appends to the name of an open file that has none any more."""
+"""The suffix that Linux appends to the name of an open file that was deleted."""
 
 
 def check_files(url: str) -> Iterator[Check]:
-    """The files of the store that a URL names."""
+    """Check the files of the store that a URL names."""
     file = parse_sqlite_url(url)
     path = os.path.realpath(file.path)
     modes = {path: file.mode, f"{path}-wal": file.mode, f"{path}-shm": file.mode, f"{path}-lock": lock_mode(file.mode)}
@@ -303,7 +303,7 @@ def check_files(url: str) -> Iterator[Check]:
 
 
 def _mode(name: str) -> int:
-    """Who may read and write a file; 0 where there is none."""
+    """Return the mode of a file; 0 if there is none."""
     try:
         return stat.S_IMODE(os.stat(name).st_mode)
     except OSError:
@@ -315,7 +315,7 @@ def _chmod(mode: int, names: list[str]) -> str:
 
 
 def _users_of_removed(path: str) -> list[int]:
-    """Processes that have a database or log of this name open which no longer has it. Linux says so of one's own."""
+    """Return the user's processes that have a removed database or log of this name open. Only on Linux."""
     gone = {f"{path}{_GONE}", f"{path}-wal{_GONE}"}
     return [int(pid) for pid in _entries("/proc") if pid.isdecimal() and not gone.isdisjoint(_open_files(pid))]
 
@@ -325,7 +325,7 @@ def _open_files(pid: str) -> Iterator[str]:
     for number in _entries(folder):
         try:
             yield os.readlink(f"{folder}/{number}")
-        except OSError:  # it was closed this moment
+        except OSError:  # it was just closed
             continue
 
 

@@ -124,7 +124,7 @@ def resume(id: str, skip_canaries: bool, wait: str, no_wait: bool) -> None:
 
 
 class NothingToUndo(NotFound):
-    """Neither an operation nor an item has that id."""
+    """An id that neither an operation nor an item has."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -165,7 +165,7 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
 
 
 def _drops(broker: Broker, ids: Sequence[str]) -> dict[str, HistoryEntry]:
-    """Who dropped each of the items that were dropped, and when; nothing for a token that may not look."""
+    """Return who dropped each of the dropped items, and when; empty for a token that may not read items."""
     found: dict[str, HistoryEntry] = {}
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
@@ -178,7 +178,7 @@ def _drops(broker: Broker, ids: Sequence[str]) -> dict[str, HistoryEntry]:
 
 
 def _operation(broker: Broker, typed: str) -> Operation | None:
-    """The operation of that id. None where there is none: it is one of an item."""
+    """Return the operation with that id. None if there is none: then it is the id of an item."""
     try:
         return broker.get_operation(selection.operation_id(broker, typed))
     except OperationNotFound:

@@ -1,4 +1,4 @@
-"""`redrive queue drain|prune`: drop what waits, and remove what has ended for good."""
+"""`redrive queue drain|prune`: drop waiting items, and remove completed and archived ones permanently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 OVER = (Status.COMPLETED, Status.ARCHIVED)
-"""What is over unless somebody says otherwise."""
+"""The statuses that `prune` removes by default."""
 
 
 @command("drain")
@@ -80,7 +80,7 @@ def _clear(
     *,
     final: bool,
 ) -> None:
-    """Count, ask back, and drop or remove. What a worker took meanwhile stays, and is counted."""
+    """Count the items, ask for confirmation, and drop or remove them. Items leased since then are skipped."""
     found = broker.clear_queue(queue, statuses, final=final, older_than=older_than, dry_run=True)
     counts, total, word = found.matched, found.total, "removed" if final else "dropped"
     told = format_counts({status: count for status, count in counts.items() if count})

@@ -1,4 +1,4 @@
-"""`redrive queue retry|reschedule|fail|done|drop`: changes of single items by hand."""
+"""`redrive queue retry|reschedule|fail|done|drop`: manual changes of single items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 AT_ONCE = 1_000
-"""Items of one call."""
+"""The number of items in one call."""
 NO_DELAY = "0"
 TEXTS = texts_of(ItemOptions)
 ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
@@ -40,9 +40,9 @@ def change(
     yes: int | str | None = None,
     past: Mapping[str, HistoryEntry] | None = None,
 ) -> None:
-    """Change the items that were typed, say how each ended, and exit with the code of what went wrong.
+    """Change the items that were typed, print each outcome, and exit with the code of the failures.
 
-    Nobody is asked how many are meant, but what was said with `yes` has to be true. `past` is what is undone.
+    No confirmation is asked for, but a number given with `yes` must be correct. `past`: the drops that are undone.
     """
     told = past or {}
     whole = item_ids(broker, typed)

@@ -1,4 +1,4 @@
-"""`redrive queue create|list|show|update|delete|pause|resume`."""
+"""`redrive queue create|list|show|update|delete|pause|resume`: manage queues."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _print_queues(
     listings: Mapping[str, PollInfo],
     breakers: Sequence[BreakerStatus],
 ) -> None:
-    """Print those whose counts are known: the others are new, or not for this token to look into."""
+    """Print the queues whose counts are known: the others are new, or this token may not read them."""
     by_name = {queue.name: queue for queue in queues}
     pairs = [(by_name[each.queue], each) for each in stats if each.queue in by_name]
     if as_json():
@@ -190,7 +190,7 @@ def show(queue: str) -> None:
 
 
 def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
-    """What keeps workers from items, beside a pause."""
+    """Print what stops leases in addition to a pause."""
     if (until := _retry_after(queue)) is not None:
         print_line(f"gives no leases until {_when(until)}: a Retry-After asked for it")
     for each in breakers:
@@ -200,7 +200,7 @@ def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
 
 
 def _retry_after(queue: Queue) -> Instant | None:
-    """Until when a Retry-After closes the queue."""
+    """Return the time until which a Retry-After closes the queue; None if there is none."""
     until = next((gate.until for gate in queue.gates if gate.name == RETRY_AFTER_GATE), None)
     return until if until is not None and until > now() else None
 

@@ -1,4 +1,4 @@
-"""`redrive queue push`: put items, one or many."""
+"""`redrive queue push`: put one item or many."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from redrive.contract.item_calls import NewItem
 
 LINES_AT_ONCE = 1_000
-"""Lines that are put in one transaction."""
+"""The largest number of lines in one transaction."""
 BYTES_AT_ONCE = 8 * MIB
 TEXTS = texts_of(ItemOptions)
-"""What each option of an item means."""
+"""The help text of each option of an item."""
 
 
 def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -118,7 +118,7 @@ def push(
 
 
 def _list_anew(broker: Broker, queue: str) -> bool:
-    """Let an external queue be listed now. False where it is no external one."""
+    """Request a listing of an external queue now. Return false if it is no external queue."""
     from redrive.broker.flows import external_polls
 
     if broker.run_flow(external_polls.external_queue(queue)) is None:
@@ -160,7 +160,7 @@ def _lines_of(payload: str | None, path: IO[bytes] | None) -> Iterator[bytes]:
 
 
 def _value(data: bytes, options: dict[str, Any], line: int) -> Any:
-    """What to put: bytes where there is a content type, else what the JSON says."""
+    """Return the value to put: bytes if there is a content type, else the decoded JSON."""
     if options["content_type"] is not None:
         return data
     try:

@@ -1,4 +1,4 @@
-"""`redrive queue watch|logs`: what happens, while it happens."""
+"""`redrive queue watch|logs`: live counts, and the feed of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redrive serve`: the broker over HTTP."""
+"""`redrive serve`: the HTTP server of a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redrive.server.asgi import Server
 
 CLOSING_SECONDS = 1.0
-"""How long a server that stops at once waits for its stores."""
+"""Seconds that a server waits for its stores if it stops immediately."""
 
 _USUAL = ServerOptions()
 _log = events.logger("redrive.server")
@@ -113,7 +113,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
-    """Open, listen, say so, serve."""
+    """Open the store, listen, print the address, and serve. Return whether all calls were finished at the end."""
     from redrive.server.authentication import TokenAuthenticator
     from redrive.server.http_server import HttpRunner, listen, may_bind
 
@@ -155,7 +155,7 @@ async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
 
 
 async def _stop(running: ConfigRuntime, *, at_once: bool) -> None:
-    """Let workers of the file finish, and their commands; or end them, when a signal comes meanwhile."""
+    """Let the workers of the file and their commands finish; or end them if a signal arrives during that time."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.stop_now)
@@ -163,7 +163,7 @@ async def _stop(running: ConfigRuntime, *, at_once: bool) -> None:
         running.stop_now()
     await asyncio.to_thread(running.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)  # what is left to do may be ended as any program
+        loop.remove_signal_handler(number)  # the rest may be ended by the default handlers
 
 
 def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Server:
@@ -180,7 +180,7 @@ def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Serv
 
 
 def _config(place: StoreTarget) -> Config | None:
-    """The file of the project. As for `redrive work`, what names another store goes before its `url` alone."""
+    """Load the file of the project. As for `redrive work`, another way to name the store overrides only its `url`."""
     path = project_file()
     return None if path is None else project_config(path, needs_store=place.source == str(path))
 
@@ -196,7 +196,7 @@ def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:
 async def _started(
     config: Config | None, broker: AsyncBroker, place: StoreTarget, options: dict[str, Any]
 ) -> ConfigRuntime | None:
-    """The file in force: its queues are made, and its workers run if that is asked for."""
+    """Start the runtime of the file: its queues are created, and its workers run if that is wanted."""
     if config is None:
         if options["work"]:
             raise InvalidInput("--work runs the workers of redrive.toml, and there is none here or above; write one")
@@ -263,7 +263,7 @@ Calls: {address}/openapi.json   Health: {address}/health   Stop: Ctrl-C
 
 
 def _path_to_set() -> str:
-    """A line that lets a shell find the command, where it does not."""
+    """Return a line that lets a shell find the command; empty if it already does."""
     if shutil.which("redrive") is not None:
         return ""
     return f'\n  export PATH="{Path(sys.executable).parent}:$PATH"'

@@ -1,4 +1,4 @@
-"""`redrive token create|list|revoke`: who may call a server, and do what."""
+"""`redrive token create|list|revoke`: the access tokens of a server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def create(
     if as_json():
         print_json({"token": made.text, **_form(made.token, core.clock.now())})
         return
-    print_line(made.text)  # alone on stdout, so that it can be piped to where it is kept
+    print_line(made.text)  # alone on stdout, so that it can be piped to a secret store
     print_note("It is not shown again. Give it to a client as the variable REDRIVE_TOKEN.")
 
 

@@ -37,12 +37,12 @@ _FOR_APPS = (
     "memory_limit",
     "max_items_per_child",
 )
-"""Options that only mean something for an app or a group of loops."""
+"""Options that apply only to an app or a group of loops."""
 _FOR_FILES = {
     "namespace": "an app says its namespace itself, as in App(namespace='blue'), and a group where its store is opened",
     "config": "an app or a group reads no config file",
 }
-"""Options of every command that only mean something for the workers of a file, and why."""
+"""Options of every command that apply only to the workers of a file, each with the reason."""
 
 
 @click.command(cls=StoreCommand, short_help="Run an app, a group of loops, or the workers of redrive.toml.")
@@ -138,7 +138,7 @@ def work(what: tuple[str, ...], **options: Any) -> None:
 
 
 def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Workers of the file have their own numbers, which stand there."""
+    """Run the workers of the file, which sets their numbers: options of an app are refused."""
     for option in _given(_FOR_APPS):
         raise click.UsageError(
             f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
@@ -157,12 +157,12 @@ def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 def _given(names: Iterable[str]) -> list[str]:
-    """Those of these options that were typed, with their dashes."""
+    """Return those of these options that were typed, with their dashes."""
     return ["--queue" if name == "queues" else f"--{name.replace('_', '-')}" for name in names if was_given(name)]
 
 
 def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Run an app or another program of a module. An app says itself where it runs, unless a URL is given."""
+    """Run an app or another program of a module. An app determines its store, unless a URL is given."""
     for name, why in _FOR_FILES.items():
         if get_option(name) is not None:
             raise click.UsageError(f"--{name} is for workers of redrive.toml: {why}")
@@ -195,7 +195,7 @@ def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 def _spec(what: tuple[str, ...]) -> str:
-    """The one app. Whether there is such an app is found out by the worker, which imports it."""
+    """Return the one app that was named. The worker, which imports it, checks that it exists."""
     if len(what) > 1:
         raise click.UsageError(f"name one app, or workers of the file, not {' and '.join(what)}")
     module, _, attribute = what[0].partition(":")
@@ -205,14 +205,14 @@ def _spec(what: tuple[str, ...]) -> str:
 
 
 IMPATIENCE_SECONDS = 0.5
-"""A second signal that comes sooner is the same one: some send it to the process and to its group."""
+"""A second signal within this time counts as the same one: some senders signal the process and its group."""
 _log = events.logger("redrive.config")
 
 
 def work_by_file(
     workers: Collection[str] | None, *, until_idle: bool, shutdown_seconds: float, metrics: tuple[str, int] | None
 ) -> int:
-    """Run the workers of the file. Gives the exit code."""
+    """Run the workers of the file. Return the exit code."""
     place = find_target()
     config = _config(place)
     if place.is_memory:
@@ -243,7 +243,7 @@ def _config(place: StoreTarget) -> Config:
 
 @contextlib.contextmanager
 def _shown(broker: Broker, metrics: tuple[str, int] | None) -> Iterator[None]:
-    """Show metrics meanwhile, where that was asked for."""
+    """Serve metrics while this runs, if they are wanted."""
     if metrics is None:
         yield
         return
@@ -259,14 +259,14 @@ def _shown(broker: Broker, metrics: tuple[str, int] | None) -> Iterator[None]:
 
 
 class _Signals(SignalQueue):
-    """Signals for workers of the file, and what they ask for."""
+    """The signals for workers of the file."""
 
     def __init__(self) -> None:
         super().__init__(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._stopped_at: float | None = None
 
     def handle(self, running: ConfigRuntime, seconds: float | None = None, wait: float = 0.0) -> bool:
-        """Do what signals ask for that arrived, or arrive within `wait`. Return whether the workers are to stop."""
+        """Handle the signals that arrived, or arrive within `wait`. Return whether the workers are to stop."""
         number = self.next(wait)
         while number is not None:
             now = time.monotonic()
@@ -283,18 +283,18 @@ class _Signals(SignalQueue):
         return self._stopped_at is not None
 
     def pass_on(self, running: ConfigRuntime) -> None:
-        """In a thread, as long as the process lives."""
+        """Handle signals without end, in a thread."""
         while True:
             self.handle(running, wait=1.0)
 
 
 def _run(running: ConfigRuntime, seconds: float) -> None:
-    """Until a signal comes, or a worker fails."""
+    """Run until a signal arrives, or a worker fails."""
     with _Signals() as signals:
         running.start()
         while not running.has_failed.is_set() and not signals.handle(running, seconds, wait=0.5):
             pass
-        # Stopping waits for commands, and a second signal does not.
+        # `stop` waits for commands, and a second signal has to be handled during that time.
         stopping = threading.Thread(target=running.stop)
         stopping.start()
         while stopping.is_alive():
