@@ -35,16 +35,16 @@ ANY = "any"
 def confirm_options(*, final: bool) -> Callable[[_F], _F]:
     """Add `--dry-run` and `--yes` to a command that changes many items. `final`: it cannot be undone."""
     number = "NUMBER" if final else "NUMBER|any"
-    more = "" if final else "; `any` for however many there are"
+    more = "" if final else "; `any` confirms every number"
 
     def add(function: _F) -> _F:
         decorated = click.option(
             "--yes",
             callback=_final if final else _number,
             metavar=number,
-            help=f"Do not ask: this is how many items are meant{more}.",
+            help=f"Do not ask: confirm this number of items{more}.",
         )(function)
-        return click.option("--dry-run", is_flag=True, help="Only say what would happen.")(decorated)
+        return click.option("--dry-run", is_flag=True, help="Only show what would happen.")(decorated)
 
     return add
 
@@ -166,8 +166,10 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
 def operation_options(function: _F) -> _F:
     """Add the options of every operation: its rate, limit and note, and whether to wait for its end."""
     for option in (
-        click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
-        click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
+        click.option("--no-wait", is_flag=True, help="Start the operation, print its id, and return immediately."),
+        click.option(
+            "--wait", default=FOREVER, metavar="TIME", help="Wait at most this time for the operation to end."
+        ),
         click.option("--note", metavar="TEXT", help=TEXTS["note"]),
         click.option("--limit", type=click.IntRange(1), metavar="N", help=TEXTS["limit"]),
         click.option("--rate", callback=parse_rate, metavar="N/s", help=TEXTS["rate"]),

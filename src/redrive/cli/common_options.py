@@ -65,16 +65,18 @@ def _options(hidden: bool) -> list[click.Option]:
         option(
             "--url", metavar="URL", help="The store or server: sqlite:///jobs.db, postgresql://…, redis://…, http://…"
         ),
-        option("--token", metavar="TOKEN", help="For a server; better in the variable REDRIVE_TOKEN."),
-        option("--namespace", metavar="NAME", help="Where the queues are; 'default' if nothing says otherwise."),
-        option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another redrive.toml."),
+        option("--token", metavar="TOKEN", help="Access token of a server; better in the variable REDRIVE_TOKEN."),
+        option("--namespace", metavar="NAME", help="Namespace of the queues; 'default' unless configured."),
+        option(
+            "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The redrive.toml to use."
+        ),
         option(
             "--allow-variable",
             metavar="NAME",
             multiple=True,
-            help="A variable that addresses in redrive.toml may take, beside REDRIVE_…; may be given more than once.",
+            help="A variable that addresses in redrive.toml may use in addition to REDRIVE_…; can be repeated.",
         ),
-        option("-o", "--output", type=click.Choice(FORMATS), help="How to print: table (if not given) or json."),
+        option("-o", "--output", type=click.Choice(FORMATS), help="Output format: table (default) or json."),
     ]
 
 
@@ -138,7 +140,7 @@ log_json_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_log_json,
-    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
+    help="Write the log as JSON, one object on each line; same as the variable REDRIVE_LOG_JSON=1.",
 )
 
 

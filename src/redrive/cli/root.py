@@ -16,16 +16,16 @@ from redrive.cli.main import COMMANDS
 from redrive.errors import RedriveError
 
 WELCOME = """\
-Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+Durable queues that keep failed work with the reason of the failure, until you redrive it.
 
-Three things to type first:
+Start with these three commands:
 
-  redrive demo            makes a store with trouble in it, to practise on
-  redrive dead groups     what died, and of what, the most frequent cause first
-  redrive queue list      every queue, with how many items are in it
+  redrive demo            creates an example store with dead letters, to practise on
+  redrive dead groups     dead letters grouped by cause, the largest group first
+  redrive queue list      every queue with its number of items
 
 Run the tasks of your own program: redrive work jobs:app
-Everything else: redrive --help
+All commands: redrive --help
 """
 
 
@@ -100,16 +100,16 @@ def _print_version(context: click.Context, parameter: click.Parameter, asked: bo
               help="Print the version.")  # fmt: skip
 @click.pass_context
 def redrive(context: click.Context) -> None:
-    """Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+    """Durable queues that keep failed work with the reason of the failure, until you redrive it.
 
-    Begin with: redrive demo. It makes a store with trouble in it, and says what to type next.
+    Start with: redrive demo. It creates an example store with dead letters, and prints the commands to type next.
 
-    In a folder with jobs.py, which has an App called app: redrive work jobs:app
+    Run the tasks of an App called app in the file jobs.py: redrive work jobs:app
 
-    Which store is meant is said by --url, else by the variable REDRIVE_URL, else by the file redrive.toml in the
-    working directory or above it, else it is the file redrive.db in the working directory. The options of the store,
-    and -o, may also stand behind the command. A redrive.toml that another user can change is refused, and a token is
-    sent to an address in one only after redrive config trust.
+    The store is selected by --url, else by the variable REDRIVE_URL, else by the file redrive.toml in the working
+    directory or above it; the default is the file redrive.db in the working directory. The options of the store, and
+    -o, may also follow the command. A redrive.toml that another user can change is refused, and a token is sent to an
+    address in one only after redrive config trust.
     """
     if context.invoked_subcommand is None:
         click.echo(WELCOME, nl=False)

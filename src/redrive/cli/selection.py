@@ -108,9 +108,9 @@ _CONDITIONS = options_of(Conditions)
 
 OPTIONS: dict[str, tuple[str, str, str]] = {
     "queue": ("--queue", "QUEUE", ""),
-    "fingerprint": ("--group", "GROUP", " `redrive dead groups` shows them; the first digits will do."),
+    "fingerprint": ("--group", "GROUP", " `redrive dead groups` lists them; the first digits are enough."),
     "error_type": ("--error-type", "TYPE", ""),
-    "since": ("--since", "TIME", " As in 2h, or a date and time."),
+    "since": ("--since", "TIME", " For example 2h, or a date and time."),
     "until": ("--until", "TIME", ""),
     "words": ("--words", "WORDS", ""),
 }
@@ -128,7 +128,7 @@ def condition_options(*leave_out: str) -> Callable[[_F], _F]:
             metavar="NAME=VALUE",
             expose_value=False,
             callback=_keep_where,
-            help="Any other condition, as often as you like: error_class=network, reason=expired, min_redrives=1, "
+            help="Any other condition; can be repeated: error_class=network, reason=expired, min_redrives=1, "
             "headers.tenant=blue, id_prefix=7f3a… Names: " + ", ".join(_CONDITIONS) + ".",
         )(function)
         for name, (option, metavar, hint) in reversed(OPTIONS.items()):

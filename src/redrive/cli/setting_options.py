@@ -22,10 +22,10 @@ UNSET = "unset"
 """The word for no value, as in --max-size unset."""
 
 RETRIES: dict[str, tuple[str, str]] = {
-    "attempts": ("N", "Tries that a failing item gets, the first included. Not given: the first failure is final."),
-    "cooldown": ("TIME", "How long to wait between tries, always the same."),
-    "backoff": ("TIME", "How long to wait after the first failure, and twice as long after each further one."),
-    "cap": ("TIME", "The longest wait between tries."),
+    "attempts": ("N", "Attempts of a failing item, including the first. Not given: the first failure is final."),
+    "cooldown": ("TIME", "Constant delay between attempts."),
+    "backoff": ("TIME", "Delay after the first failure; it doubles after each further one."),
+    "cap": ("TIME", "Longest delay between attempts."),
 }
 """Keys of the setting `retry` that have their own option."""
 
@@ -47,7 +47,7 @@ def setting_options(function: _F) -> _F:
         callback=_keep_set,
         help='Any setting, with its value as in TOML or JSON: \'retry={attempts=5, delays=["1s", "1m"]}\', '
         'retry.jitter=true, \'dead_queue={network="later", default="dead"}\', '
-        "'breakers.network={share=0.5}'. `unset` takes it back.",
+        "'breakers.network={share=0.5}'. The value `unset` resets it.",
     )(function)
     texts = texts_of(QueueOptions)
     named = [(name, metavar, texts[name], _keep) for name in SETTINGS if (metavar := metavar_of(name))]

@@ -31,19 +31,19 @@ WORDS = {
 _SET = {"running": "resumed", "rate": "rate changed", "watching": "waits for its canaries"}
 
 
-@command("audit", short_help="Who changed what by hand.")
+@command("audit", short_help="Show who changed items, queues and tokens.")
 @click.option(
     "--limit",
     type=click.IntRange(1, _LARGEST_PAGE),
     default=50,
     show_default=True,
-    help="Most entries to print, beside those about tokens of the same time.",
+    help="Maximum number of entries to print, in addition to those about tokens of the same time.",
 )
-@click.option("--before", type=int, metavar="NUMBER", help="Go on before the entry of this number.")
+@click.option("--before", type=int, metavar="NUMBER", help="Continue before the entry with this number.")
 def audit(limit: int, before: int | None) -> None:
-    """Who changed what by hand, or by a rule such as retention. The newest is first.
+    """Show who changed items, queues and tokens: operators, and rules such as retention. The newest entry is first.
 
-    Tokens made and revoked are among it, for those who may make some.
+    Created and revoked tokens are shown only to users who may create tokens.
     """
     with open_target() as broker:
         here = broker.core.store.namespace

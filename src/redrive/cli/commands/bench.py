@@ -36,17 +36,17 @@ class Figure(msgspec.Struct, frozen=True):
     p99_ms: float
 
 
-@command("bench", short_help="Measure how fast this store is, here and now.")
+@command("bench", short_help="Measure the speed of this store.")
 @click.option("--seconds", type=click.FloatRange(0.05, 60), default=1.0, show_default=True,
-              help="How long each of the four measurements takes, about.")  # fmt: skip
-@click.option("--callers", type=click.IntRange(1, 1000), default=64, show_default=True, help="How many call at once.")
+              help="Approximate duration of each of the four measurements.")  # fmt: skip
+@click.option("--callers", type=click.IntRange(1, 1000), default=64, show_default=True, help="Concurrent callers.")
 @click.option("--size", type=click.IntRange(0, 1_000_000), default=200, show_default=True, help="Bytes of a payload.")
 def bench(seconds: float, callers: int, size: int) -> None:
-    """Measure puts, and leases with completions: one after the other, and with many callers at once.
+    """Measure puts, and leases with completions: first one by one, then with many concurrent callers.
 
-    It works in the namespace redrive-bench of the store, and removes its queue when it is done. It shares the machine
-    and the store with whatever runs there; the figures are of now and here. What is acknowledged is as durable as
-    always: that is what is measured.
+    It works in the namespace redrive-bench of the store, and removes its queue at the end. Other programs on the
+    machine and on the store affect the figures. Acknowledged calls are as durable as always, and the figures include
+    the time for that.
     """
     place = find_target()
     queue = f"bench-{uuid4().hex[:8]}"

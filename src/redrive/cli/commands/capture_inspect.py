@@ -109,8 +109,8 @@ def _by_item_id(
 @command("status")
 @queue_option
 def status(queue: str) -> None:
-    """One screen for whoever is on call: what was captured, what waits, what is exhausted and of what, whether retries
-    run, and what to type next."""
+    """Show an overview: what was captured, which tasks wait, which are exhausted and why, whether retries run, and the
+    commands to type next."""
     with open_queue(queue) as broker:
         found = broker.run_flow(administration.statistics(broker.core, queue))
         if as_json():
@@ -209,10 +209,10 @@ def _next_steps(queue: str, found: Mapping[str, Any], causes: tuple[Group, ...])
     "--category", type=click.Choice([*map(str, ErrorCategory)]), help="Only tasks whose error is of this kind."
 )
 @click.option("--policy", metavar="NAME", help="Only tasks with this retry policy.")
-@click.option("--since", metavar="TIME", help="That failed since then: how long ago, as in 2h, or a date and time.")
-@click.option("--before", metavar="TIME", help="That failed before then.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most tasks to print.")
-@click.option("--cursor", help="Continue where the page before ended.")
+@click.option("--since", metavar="TIME", help="Only tasks that failed since then: as in 2h, or a date and time.")
+@click.option("--before", metavar="TIME", help="Only tasks that failed before then.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of tasks.")
+@click.option("--cursor", help="Continue after the page that printed this cursor.")
 def list_(
     queue: str,
     status: str | None,
@@ -223,7 +223,7 @@ def list_(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """Captured tasks that meet all conditions given, the newest first."""
+    """List the captured tasks that meet all given conditions, the newest first."""
     where = TaskFilter.parse(status, category, policy, _time(since), _time(before), None)
     with open_queue(queue) as broker:
         items, position = broker.run_flow(administration.list_items(broker.core, queue, where, limit, cursor))
@@ -264,11 +264,11 @@ def _row(view: TaskView, item: Item) -> tuple[object, ...]:
 @command("show")
 @click.argument("task", metavar="TASK")
 @queue_option
-@click.option("--secrets", is_flag=True, help="Also show what is redacted: passwords, keys, tokens.")
+@click.option("--secrets", is_flag=True, help="Also show redacted values: passwords, keys, tokens.")
 def show(task: str, queue: str, secrets: bool) -> None:
-    """One task: what failed, why, the end of the traceback, its retries, and what to type next.
+    """Show one task: its error, the end of the traceback, its retries, and the commands to type next.
 
-    TASK is its task id, or the first digits of the id of its item. Passwords, keys and tokens read [redacted].
+    TASK is its task id, or the first digits of the id of its item. Passwords, keys and tokens are shown as [redacted].
     """
     with open_queue(queue) as broker:
         item = find_task(broker, queue, task, redacted=not secrets)
@@ -341,8 +341,8 @@ def _steps_of(view: TaskView, queue: str) -> list[str]:
 @command("templates")
 @click.option("--category", type=click.Choice([*map(str, ErrorCategory)]), help="Only failures of this kind.")
 def templates(category: str | None) -> None:
-    """Common failures that errors are compared with, in this order: category, policy, retries, and what an operator can
-    do. It reads no store. A program adds its own with add_template, and those are not listed here."""
+    """List the common failures that errors are compared with, in this order: category, policy, retries, and advice for
+    operators. It reads no store. Templates that a program adds with add_template are not listed."""
     found = [each for each in list_templates() if category in (None, each.category)]
     if as_json():
         print_json({"templates": [_template_form(each) for each in found]})

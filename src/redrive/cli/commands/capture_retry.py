@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 
 Outcome = dict[str, Any]
 tasks_argument = click.argument("tasks", nargs=-1, metavar="[TASK]...")
-exhausted_option = click.option("--exhausted", is_flag=True, help="All tasks of the queue that are exhausted.")
+exhausted_option = click.option("--exhausted", is_flag=True, help="All exhausted tasks of the queue.")
 
 
 @command("retry")
 @tasks_argument
 @queue_option
 @exhausted_option
-@click.option("--app", metavar="MODULE:NAME", help="Run the tasks here and now, by the DeadLetterQueue of this module.")
+@click.option(
+    "--app", metavar="MODULE:NAME", help="Run the tasks in this process, with the DeadLetterQueue of this module."
+)
 @bulk_change.operation_options
 @confirm_options(final=False)
 def retry(
@@ -48,7 +50,7 @@ def retry(
     yes: int | str | None,
     **options: Any,
 ) -> None:
-    """Make tasks due now, with all their retries again: a retry processor runs them.
+    """Make tasks due now, with their retries counted from 0: a retry processor runs them.
 
     TASK is a task id, or the first digits of the id of its item. With --app each task runs once, here, by the callback
     or the guarded function of the module; if that fails, the task is unchanged, and the exit code is 5.
@@ -96,7 +98,7 @@ def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None)
 def archive(
     tasks: tuple[str, ...], queue: str, exhausted: bool, dry_run: bool, yes: int | str | None, **options: Any
 ) -> None:
-    """Put tasks aside: they are not retried, do not count for max_size, and can be restored."""
+    """Archive tasks: they are not retried, do not count for max_size, and can be restored."""
     _check_choice(tasks, exhausted)
     with open_queue(queue) as broker:
         if exhausted:
@@ -110,7 +112,7 @@ def archive(
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 @queue_option
 def restore(tasks: tuple[str, ...], queue: str) -> None:
-    """Take tasks out of the archive."""
+    """Restore tasks from the archive."""
     with open_queue(queue) as broker:
         _change(broker, queue, tasks, lambda item: _moved(broker, item, Verb.RESTORE))
 
@@ -120,9 +122,9 @@ def restore(tasks: tuple[str, ...], queue: str) -> None:
 @click.option("--final", is_flag=True, help="Remove them permanently.")
 @confirm_options(final=False)
 def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None:
-    """Drop all tasks that wait or are exhausted. They can be restored for keep_dropped of the queue.
+    """Drop all waiting and exhausted tasks. They can be restored for keep_dropped of the queue.
 
-    Tasks that are being retried now stay, and so do completed and archived ones.
+    Tasks that are being retried now are not dropped, nor are completed and archived ones.
     """
     word = "removed" if final else "dropped"
     with open_queue(queue) as broker:

@@ -28,14 +28,14 @@ from redrive.model.url import redact_url
 
 @click.command(cls=StoreCommand)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--list", "listing", is_flag=True, help="Print all that was confirmed.")
-@click.option("--remove", is_flag=True, help="Take back what was confirmed of this file or folder.")
+@click.option("--list", "listing", is_flag=True, help="Print all confirmed files and folders.")
+@click.option("--remove", is_flag=True, help="Withdraw the confirmation of this file or folder.")
 def trust(path: Path | None, listing: bool, remove: bool) -> None:
     """Confirm a file: a token may be sent to its addresses, and it is used although other users can change it.
 
     Without PATH it is the file that every command would use. Path, owner and addresses are kept in the configuration
     folder of this user; with another owner or address, a file has to be confirmed again. With the path of a folder,
-    all files in it and below are used, although other users can change them; that sends no token anywhere.
+    all files in it and below are used although other users can change them, but no token is sent to their addresses.
     """
     if listing:
         _print()
@@ -102,7 +102,7 @@ def _print() -> None:
 
 @click.group()
 def config() -> None:
-    """The file redrive.toml: is it right, what does it say, which queues does it manage."""
+    """The file redrive.toml: check, show, apply and trust it, and release queues from it."""
 
 
 config.add_command(trust)
@@ -111,10 +111,10 @@ config.add_command(trust)
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def check(file: Path | None) -> None:
-    """See whether the file can be used, without a look at any store.
+    """Check whether the file can be used, without opening any store.
 
-    All that is wrong is printed, with file, line and key, and the exit code is 3. Commands that are not there on this
-    machine are wrong too.
+    All problems are printed with file, line and key, and the exit code is 3. A command that does not exist on this
+    machine is a problem too.
     """
     found = _load(file)
     problems = missing_programs(found, found.workers)
@@ -133,7 +133,7 @@ def check(file: Path | None) -> None:
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def show(file: Path | None) -> None:
-    """Print what the file says, with variables filled in where they are set, and passwords left out."""
+    """Print the contents of the file without passwords. Variables are expanded if they are set."""
     found = _load(file, needs_store=False)
     if as_json():
         print_json(_form(found))
@@ -157,9 +157,9 @@ def show(file: Path | None) -> None:
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def apply(file: Path | None) -> None:
-    """Set in the store what the file says, once. `redrive work` and `redrive serve` do so by themselves.
+    """Apply the file to the store, once. `redrive work` and `redrive serve` do so automatically.
 
-    Queues that are missing are created. Either all of the file is applied or nothing.
+    Missing queues are created. Either the whole file is applied, or nothing of it.
     """
     from redrive.config.apply import apply as apply_file
 
@@ -181,7 +181,7 @@ def apply(file: Path | None) -> None:
 @config.command(cls=StoreCommand)
 @click.argument("queue")
 def release(queue: str) -> None:
-    """Let a queue be managed by no file any more: for a file that is gone for good.
+    """Release a queue from the file that manages it, if that file no longer exists.
 
     A file that still has the queue manages it again as soon as it is applied.
     """

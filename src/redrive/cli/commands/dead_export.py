@@ -23,11 +23,15 @@ from redrive.model.text import pluralize, visible_json
 @command("export")
 @condition_options()
 @click.option("--status", type=click.Choice([*map(str, Status), "any"]), default=Status.DEAD.value, show_default=True,
-              help="Items in this status; any means every item.")  # fmt: skip
+              help="Only items in this status; any selects all.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(dir_okay=False, allow_dash=True), default="-",
-              help="The file to write; stdout if not given.")  # fmt: skip
-@click.option("--secrets", is_flag=True, help="Write what looks like a secret too. Only then it can be imported again.")
-@click.option("--cursor", help="Go on behind the cursor of an export that was interrupted.")
+              help="The file to write; default: stdout.")  # fmt: skip
+@click.option(
+    "--secrets",
+    is_flag=True,
+    help="Also write values that look like secrets. Without it, items with such values cannot be imported.",
+)
+@click.option("--cursor", help="Continue after the cursor of an interrupted export.")
 def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
     """Write items as lines of JSON, with payload, history and deaths (docs/reference/export-format.md).
 
@@ -52,10 +56,10 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
 @command("import")
 @click.argument("source", type=click.File("rb"), default="-", metavar="[FILE]")
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue,
-              help="Put all items into this queue; else into the queues of the names that they had.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only read the lines, and say how many items they have.")
+              help="Put all items into this queue; default: the queues with the names in the export.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only read the lines, and count their items.")
 def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
-    """Put what an export wrote, from a FILE or stdin. What was imported before is ignored.
+    """Put the items of an export from a FILE or stdin. Items that were imported before are ignored.
 
     Every item gets a new id, and keeps its history. After an interruption, import the same file again.
     """

@@ -186,7 +186,9 @@ def _print_result(done: EditedRedrive) -> None:
 
 
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
-all_option = click.option("--all", "everything", is_flag=True, help="All there are.")
+all_option = click.option(
+    "--all", "everything", is_flag=True, help="All dead letters; for restore and purge: all archived items."
+)
 
 
 def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
@@ -221,11 +223,11 @@ def redrive(
     note: str | None,
     **options: Any,
 ) -> None:
-    """Bring dead letters back to work: in place, or from a dead queue to where each came from.
+    """Send dead letters back to work: in their queue, or from a dead queue to the queue that each came from.
 
-    Name them by ID, or choose many: by --group, -q, --since, --where…, or --all. Then the number of items is asked
-    back, and an operation in the store does it: it goes on after Ctrl-C and after a crash, and `redrive undo` takes it
-    back.
+    Name them by ID, or select many: by --group, -q, --since, --where…, or --all. Then you confirm the number of items,
+    and an operation in the store redrives them: it continues after Ctrl-C and after a crash, and `redrive undo` undoes
+    it.
 
     \b
     redrive dead redrive 7f3a90c1
@@ -274,9 +276,9 @@ def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, a
 @bulk_change.operation_options
 @confirm_options(final=False)
 def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Put dead letters aside, or any other items that are not leased: name them by ID, or with --where status=….
+    """Archive dead letters, or any other items that are not leased: name them by ID, or with --where status=….
 
-    They count for nothing, and `redrive dead restore` brings them back.
+    They no longer count as dead letters, and `redrive dead restore` restores them.
     """
     _simple("archive", Status.DEAD, ids, everything, "archived", **options)
 
@@ -288,7 +290,7 @@ def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
 @bulk_change.operation_options
 @confirm_options(final=False)
 def restore(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Take items out of the archive, to the status they had. --where dropped=true: those that were dropped."""
+    """Restore items from the archive to the status that they had. --where dropped=true: those that were dropped."""
     _simple("restore", Status.ARCHIVED, ids, everything, "restored", **options)
 
 
@@ -299,8 +301,8 @@ def restore(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
 @bulk_change.operation_options
 @confirm_options(final=True)
 def purge(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Remove archived items for good. This cannot be taken back; the audit says who did it.
+    """Remove archived items permanently. This cannot be undone; the audit records who did it.
 
-    Dead letters are archived first: redrive dead archive.
+    Archive dead letters first: redrive dead archive.
     """
     _simple("purge", Status.ARCHIVED, ids, everything, "purged", **options)

@@ -25,16 +25,16 @@ MAILS = 20
 QUEUES = ("orders-dead", "orders", "mails")
 
 
-@command("demo", short_help="Make a store with trouble in it, to practise on.")
+@command("demo", short_help="Create an example store with dead letters, to practise on.")
 @click.argument("what", required=False, type=click.Choice(["capture"]), metavar="[capture]")
 def demo(what: str | None) -> None:
-    """Make a store with trouble in it, to practise on: 140 orders and mails, of which 110 died of three causes.
+    """Create an example store to practise on: 140 orders and mails, of which 110 died of three causes.
 
-    With `capture`, calls of a service that fails are captured and retried while you watch, and one command brings the
-    rest back.
+    With `capture`, calls of a failing service are captured and retried while you watch, and one command retries the
+    rest.
 
-    It is a new file in a temporary folder, whatever the environment says; with --url it is the store that you name,
-    which must not have queues of the same names.
+    It is a new file in a temporary folder, regardless of the environment; with --url it is the store that you name,
+    which must not have queues with the same names.
     """
     if get_option("url") is None:
         folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))

@@ -223,12 +223,12 @@ def operations(broker: Broker) -> Iterator[Check]:
         yield Check("operations", "ok", f"{len(unfinished):,} running" if unfinished else "none unfinished")
 
 
-@command("doctor", short_help="See whether all is well, and what to do if not.")
+@command("doctor", short_help="Check the store and its workers, and suggest remedies.")
 @click.pass_context
 def doctor(context: click.Context) -> None:
-    """See whether all is well with the store and what works on it. Changes nothing.
+    """Check the store, its queues and its workers, and suggest remedies. Nothing is changed.
 
-    Each line is ok, warn or fail, and says what to do. The exit code is 1 if any of them is warn or fail, else 0.
+    Each line is ok, warn or fail, with advice if needed. The exit code is 1 if any line is warn or fail, else 0.
     """
     found = list(examine(find_target()))
     well = all(check.state == "ok" for check in found)

@@ -26,12 +26,12 @@ OVER = (Status.COMPLETED, Status.ARCHIVED)
 
 @command("drain")
 @click.argument("queue", shell_complete=complete_queue)
-@click.option("--all", "everything", is_flag=True, help="Also the failed ones, which wait for their next try.")
+@click.option("--all", "everything", is_flag=True, help="Also drop failed items, which wait for their next retry.")
 @confirm_options(final=False)
 def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) -> None:
-    """Drop everything that waits in a queue: its pending items. They can be restored for keep_dropped of the queue.
+    """Drop all waiting items of a queue: the pending ones. They can be restored for keep_dropped of the queue.
 
-    What a worker has, what is dead, and what is completed stays. In a dead queue, dead letters are what waits.
+    Leased, dead and completed items are not dropped. In a dead queue, the waiting items are its dead letters.
     """
     statuses = [Status.PENDING, Status.FAILED] if everything else [Status.PENDING]
     with open_target() as broker:
@@ -49,16 +49,16 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) ->
     "statuses",
     multiple=True,
     type=click.Choice([Status.COMPLETED.value, Status.ARCHIVED.value, Status.DEAD.value]),
-    help="What to remove; may be given more than once. Not given: completed and archived.",
+    help="Remove items in this status; can be repeated. Default: completed and archived.",
 )
 @click.option("--older-than", default="0s", show_default=True, metavar="TIME",
-              help="Only what was completed, or died, so long ago.")  # fmt: skip
+              help="Only items that were completed, or died, at least this long ago.")  # fmt: skip
 @confirm_options(final=True)
 def prune(queue: str | None, statuses: tuple[str, ...], older_than: str, dry_run: bool, yes: int | None) -> None:
-    """Remove what is over: completed and archived items, dropped ones too, of one QUEUE or all. This is final.
+    """Remove completed and archived items, also dropped ones, of one QUEUE or of all. This cannot be undone.
 
-    It is what retention does by itself where a queue has keep_completed, keep_archived, keep_dropped or keep_dead; this
-    does it now.
+    Retention does the same automatically in queues with keep_completed, keep_archived, keep_dropped or keep_dead; this
+    command does it now.
 
     \b
     redrive queue prune orders --older-than 7d

@@ -48,7 +48,7 @@ _LEAST = ("archived", "completed", "oldest", "state", "active", "failed")
 @queue_argument
 @setting_options
 def create(queue: str) -> None:
-    """Make a queue. The same settings again are no error.
+    """Create a queue. If it exists with the same settings, that is no error.
 
     \b
     redrive queue create emails
@@ -72,15 +72,15 @@ def create(queue: str) -> None:
 @click.option(
     "--status",
     type=click.Choice([*map(str, Status), "any"]),
-    help="Items in this status only. Not given: any but archived.",
+    help="Only items in this status. Default: any except archived.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print.")
-@click.option("--cursor", help="Go on where the page before ended.")
-@click.option("--oldest", is_flag=True, help="The oldest first; else the newest.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items.")
+@click.option("--cursor", help="Continue after the page that printed this cursor.")
+@click.option("--oldest", is_flag=True, help="List the oldest first; default: the newest.")
 def list_(queue: str | None, status: str | None, limit: int, cursor: str | None, oldest: bool) -> None:
-    """All queues with how many items are in each status; or the items of one QUEUE.
+    """List all queues with the number of items in each status, or the items of one QUEUE.
 
-    DEAD counts dead letters: items that died and are still there, also those that came here from another queue.
+    DEAD counts dead letters: items that died and still exist, including those that came from another queue.
     """
     if queue is None:
         for option in ("status", "limit", "cursor", "oldest"):
@@ -159,10 +159,10 @@ def _with_breakers(stats: QueueStats, breakers: Sequence[BreakerStatus]) -> dict
 @command("show")
 @queue_argument
 def show(queue: str) -> None:
-    """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it.
+    """Show one queue: its settings, its counts, how long the oldest item has waited, and its workers.
 
-    Of circuit breakers that are not closed: since when, why, how many items wait, and when the next probe is.
-    Of an external queue also when and how often it was listed, and the last error of a listing.
+    For each circuit breaker that is not closed: since when, why, how many items wait, and the time of the next probe.
+    For an external queue: when and how often it was listed, and the last error of a listing.
     """
     with open_target() as broker:
         found, stats = broker.get_queue(queue), broker.stats(queue)
@@ -224,7 +224,7 @@ def _when(at: Instant | None) -> str:
 @queue_argument
 @setting_options
 def update(queue: str) -> None:
-    """Change settings. They hold from the next failure on, in every process, without a restart.
+    """Change the settings of a queue. They apply in every process without a restart, from the next failure on.
 
     \b
     redrive queue update orders --attempts 10
@@ -246,7 +246,7 @@ def update(queue: str) -> None:
 @queue_argument
 @confirm_options(final=True)
 def delete(queue: str, dry_run: bool, yes: int | None) -> None:
-    """Remove a queue and every item in it, in whatever status. This cannot be taken back."""
+    """Remove a queue and all its items, in any status. This cannot be undone."""
     with open_target() as broker:
         broker.get_queue(queue)
         count = broker.count(queue=queue, status="any", archived=True)
@@ -265,7 +265,7 @@ def delete(queue: str, dry_run: bool, yes: int | None) -> None:
 @command("pause")
 @queue_argument
 def pause(queue: str) -> None:
-    """Give no more items to workers. Puts go on, and what runs is finished."""
+    """Stop giving items to workers. Puts continue, and running items are finished."""
     with open_target() as broker:
         paused = broker.pause_queue(queue)
     print_json(paused) if as_json() else print_line(

@@ -48,9 +48,9 @@ def _retry(context: click.Context, parameter: click.Parameter, text: str | None)
 @command("push")
 @click.argument("queue", shell_complete=complete_queue)
 @click.argument("payload", required=False)
-@click.option("--file", "path", type=click.File("rb"), help="Take the payload from a file; - is stdin.")
-@click.option("--text", is_flag=True, help="The payload is a text, and not JSON.")
-@click.option("--lines", is_flag=True, help="One item for each line, by the thousand; empty lines are passed over.")
+@click.option("--file", "path", type=click.File("rb"), help="Read the payload from a file; - is stdin.")
+@click.option("--text", is_flag=True, help="The payload is text, not JSON.")
+@click.option("--lines", is_flag=True, help="Put one item for each line, in batches of 1,000; skip empty lines.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers, help=TEXTS["headers"])
 @click.option("--delay", default="0", metavar="TIME", help=TEXTS["delay"])
 @click.option("--priority", type=click.IntRange(0, 9), default=5, help=TEXTS["priority"])
@@ -75,15 +75,15 @@ def push(
     retry: Any,
     content_type: str | None,
 ) -> None:
-    """Put items into a queue. The PAYLOAD is JSON; - or nothing takes it from stdin.
+    """Put items into a queue. The PAYLOAD is JSON; if it is - or missing, it is read from stdin.
 
     \b
     redrive queue push emails '{"to": "ann@example.com"}'
     redrive queue push notes --text 'no JSON at all'
     redrive queue push emails --lines --file many.jsonl
 
-    Without a payload, an external queue of redrive.toml is listed anew, now, by the processes that run it; stdin is
-    not read then. Where no process runs it, nothing is done, and the exit code is 1.
+    For an external queue of redrive.toml, no payload means: the processes that run the queue list it now. Stdin is not
+    read then. If no process runs it, nothing is done, and the exit code is 1.
     """
     if payload is not None and path is not None:
         raise click.UsageError("A payload and --file were given; leave one out")

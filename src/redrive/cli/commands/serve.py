@@ -42,7 +42,8 @@ _log = events.logger("redrive.server")
 @click.option(
     "--host",
     metavar="ADDRESS",
-    help=f"Where to listen, {_USUAL.host} by default. Any other needs tokens, or --allow-anyone.",
+    help=f"Address to listen on, {_USUAL.host} by default. One that other machines reach needs tokens or "
+    "--allow-anyone.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_535), metavar="PORT", help=f"{_USUAL.port} by default; 0 takes a free one."
@@ -50,47 +51,53 @@ _log = events.logger("redrive.server")
 @click.option(
     "--work/--no-work",
     default=None,
-    help="Run the workers of redrive.toml here too, or do not, whatever the file says.",
+    help="Run the workers of redrive.toml in this process too, or do not, regardless of the file.",
 )
 @click.option(
     "--namespace",
     "namespaces",
     multiple=True,
     metavar="NAME",
-    help="Namespaces to open at once; others are opened when they are first asked for.",
+    help="Namespace to open at the start; can be repeated. Others are opened when they are first used.",
 )
 @click.option(
     "--max-dead",
     type=click.IntRange(0),
     metavar="N",
-    help="With more dead letters in a namespace, health is degraded.",
+    help="Report health as degraded if a namespace has more dead letters.",
 )
 @click.option(
     "--allow-anyone",
     is_flag=True,
-    help="Listen where others can connect though there is no token: everybody may do everything.",
+    help="Listen where others can connect although there is no token: every client has all rights.",
 )
 @click.option(
     "--hostname",
     "hostnames",
     multiple=True,
     metavar="NAME",
-    help="Without tokens: a name that requests may be for, beside addresses and localhost.",
+    help="Without tokens: a host name that requests may use, in addition to addresses and localhost.",
 )
 @click.option(
-    "--max-body", type=click.IntRange(1, 1024), default=32, show_default=True, metavar="MIB", help="Largest request."
+    "--max-body",
+    type=click.IntRange(1, 1024),
+    default=32,
+    show_default=True,
+    metavar="MIB",
+    help="Size of the largest request.",
 )
-@seconds_option("--max-wait", "60s", "How long a lease or a watch may wait at most.")
-@seconds_option("--shutdown-timeout", "30s", "How long calls may take to finish after the first SIGTERM or Ctrl-C.")
+@seconds_option("--max-wait", "60s", "Longest time that a long poll, such as a lease, may wait.")
+@seconds_option("--shutdown-timeout", "30s", "Time for calls to finish after the first SIGTERM or Ctrl-C.")
 @log_json_option
 def serve(**options: Any) -> None:
     """Serve the queues of a store over HTTP, until it is stopped.
 
     Without options it serves the file redrive.db in the working directory, on http://127.0.0.1:7272, to programs on
-    this machine. --url names another store: redrive --url postgresql://… serve. The file redrive.toml here or above is
-    applied to the store that is served, and again when it is edited, whether it names that store or --url does.
+    this machine. --url names another store: redrive --url postgresql://… serve. The file redrive.toml in the working
+    directory or above it is applied to this store, and again when it is edited, even if the store comes from --url.
 
-    Ctrl-C or SIGTERM: gives out no more leases, answers whoever waits, finishes what runs. Once more: stops at once.
+    Ctrl-C or SIGTERM: gives out no more leases, answers waiting clients, and finishes running calls. A second one stops
+    the server immediately.
     """
     events.configure()
     try:

@@ -53,7 +53,7 @@ _FOR_FILES = {
     "queues",
     multiple=True,
     metavar="NAME",
-    help="A queue to work on; more than one may be given. Default: all that the app declares.",
+    help="A queue to work on; can be repeated. Default: all queues that the app declares.",
 )
 @click.option(
     "--concurrency",
@@ -62,7 +62,7 @@ _FOR_FILES = {
     default=8,
     show_default=True,
     metavar="N",
-    help="How many functions run at once in threads, and how many coroutines.",
+    help="Maximum number of functions that run concurrently in threads, and of coroutines.",
 )
 @click.option(
     "--processes",
@@ -70,64 +70,63 @@ _FOR_FILES = {
     type=click.IntRange(0, 1_000),
     default=0,
     metavar="N",
-    help="Run items in so many processes instead of threads: what kills its process harms no other item.",
+    help="Run items in N processes instead of threads: an item that kills its process affects no other item.",
 )
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when nothing can be run now. What waits for its time or its next try stays where it is.",
+    help="End when no item can run now. Items that wait for their time or their next retry stay in the queue.",
 )
 @click.option(
     "--reload",
     is_flag=True,
-    help="For development: start again when a Python file below the working directory changes.",
+    help="For development: restart when a Python file below the working directory changes.",
 )
-@click.option("--live", is_flag=True, help="Show what runs, live, below the log.")
+@click.option("--live", is_flag=True, help="Show the running items, live, below the log.")
 @seconds_option(
     "--shutdown-timeout",
     "30s",
-    "How long what runs may take to finish after the first SIGTERM or Ctrl-C. The rest is given back.",
+    "Time for running items to finish after the first SIGTERM or Ctrl-C. The others are released.",
 )
-@seconds_option(
-    "--watchdog-timeout", "30s", "A worker that gives no sign of life for so long is killed and started again."
-)
+@seconds_option("--watchdog-timeout", "30s", "Kill and restart a worker that does not respond for this time.")
 @click.option(
     "--memory-limit",
     type=click.IntRange(16),
     metavar="MIB",
-    help="With --processes: memory that each of them can have; beyond it, a handler gets MemoryError.",
+    help="With --processes: memory limit of each process; a handler that exceeds it gets MemoryError.",
 )
 @click.option(
     "--max-items-per-child",
     type=click.IntRange(1),
     metavar="N",
-    help="With --processes: replace each of them after so many items.",
+    help="With --processes: replace each process after N items.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Show metrics for Prometheus at /metrics on this port; 0 takes a free one.",
+    help="Serve metrics for Prometheus at /metrics on this port; 0 takes a free one.",
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
+              help="Address of the metrics. The default can be reached only from this machine.")  # fmt: skip
 @log_json_option
 def work(what: tuple[str, ...], **options: Any) -> None:
     """Run an app, a group of loops, or the workers of redrive.toml, until it is stopped.
 
-    `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
-    the App that is called app in it. `redrive work mail:group` runs the loops of a LoopGroup in the same way, on the
-    store of their mailboxes. Only for apps are --queue, --concurrency, --processes and --until-idle.
+    `redrive work jobs:app` imports the module jobs, from the working directory or an installed package, and runs its
+    App called app. `redrive work mail:group` runs the loops of a LoopGroup in the same way, on the store of their
+    mailboxes, without --queue, --concurrency, --processes and --until-idle. `redrive work calls:dlq` runs the retries
+    of a DeadLetterQueue.
 
-    `redrive work` runs all workers of the file redrive.toml, which run commands; `redrive work mailer` the one that is
+    `redrive work` runs all workers of the file redrive.toml, which run commands; `redrive work mailer` only the worker
     called mailer. The file is applied first, and again when it is edited.
 
-    Ctrl-C or SIGTERM: takes no more items and finishes what runs. Once more: stops at once. Neither costs an item an
-    attempt. SIGHUP starts the worker of an app or a group anew, and reads the file again.
+    Ctrl-C or SIGTERM: leases no more items and finishes running ones. A second one stops immediately. Neither counts as
+    an attempt of an item. SIGHUP restarts the worker of an app or a group, and reads the file again.
 
-    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app or a group could not begin, and
-    3 if something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4
-    where there is no such queue.
+    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app or a group could not start, and
+    3 if the file is invalid. With --until-idle it is 7 if the token may not work on a queue, and 4 if a queue does not
+    exist.
     """
     if was_given("metrics_host") and options["metrics_port"] is None:
         raise click.UsageError("--metrics-host is for --metrics-port; leave it out, or give both")
