@@ -59,7 +59,7 @@ def _number(context: click.Context, parameter: click.Parameter, value: str | Non
 
 def _final(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
     if value == ANY:
-        raise click.BadParameter("this cannot be taken back: give the number of items that you mean")
+        raise click.BadParameter("this cannot be undone: give the number of items")
     return _number(context, parameter, value)
 
 
@@ -72,11 +72,11 @@ def confirm(what: str, count: int, yes: int | str | None, *, final: bool) -> Non
         told = f"this would {what} {items}, and --yes {yes} was given; nothing was done"
         raise NotConfirmed(what, int(yes), count, told)
     if not in_a_terminal():
-        told = f"this would {what} {items}; nothing was done\n  add --yes {count} if that is what you mean"
+        told = f"this would {what} {items}; nothing was done\n  add --yes {count} to confirm that"
         raise NotConfirmed(what, None, count, told)
-    lasting = ", and this cannot be taken back" if final else ""
+    lasting = ", and this cannot be undone" if final else ""
     click.echo(f"This will {what} {items}{lasting}.", err=True)
-    typed = click.prompt("Type the number of items to go on", default="", show_default=False, err=True)
+    typed = click.prompt("Type the number of items to continue", default="", show_default=False, err=True)
     if typed.strip().replace(",", "") != str(count):
         raise NotConfirmed(what, None, count, "that is not the number; nothing was done")
 
@@ -134,9 +134,9 @@ def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operatio
     except KeyboardInterrupt:
         id = short(operation.id)
         print_note(
-            f"\nThe operation {id} is not cancelled: it lives in the store, and goes on wherever a worker or a server "
-            f"has that open.\n  go on here: {command_line(f'operation resume {id}')}\n"
-            f"  end it:     {command_line(f'operation cancel {id}')}"
+            f"\nThe operation {id} is not cancelled: it is stored, and continues in any worker or server that has the "
+            f"store open.\n  continue here: {command_line(f'operation resume {id}')}\n"
+            f"  cancel it:     {command_line(f'operation cancel {id}')}"
         )
         raise
 
@@ -186,7 +186,7 @@ def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
 def check_wait(no_wait: bool) -> None:
     """Raise if --wait and --no-wait were both given."""
     if no_wait and was_given("wait"):
-        raise click.UsageError("--wait and --no-wait were given; leave one out")
+        raise click.UsageError("--wait and --no-wait were given; omit one")
 
 
 def run(
@@ -247,7 +247,7 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
     limit = "" if operation.limit is None else f", limit {operation.limit:,}"
     print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed{limit}")
     if operation.skipped:
-        print_line(f"  left out: {format_counts(operation.skipped)}")
+        print_line(f"  skipped: {format_counts(operation.skipped)}")
         for code, samples in operation.samples.items():
             print_line(f"    {code}: {', '.join(map(short, samples))}")
     if operation.problem:
@@ -257,9 +257,9 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
             count = len(operation.canary_ids)
             print_note(f"  it waits until workers have completed {count} canar{'y' if count == 1 else 'ies'}")
         if not in_full:
-            print_note(f"  how it stands: {command_line(f'operation show {id}')}")
-        print_note(f"  go on here:    {command_line(f'operation resume {id}')}")
-        print_note(f"  end it:        {command_line(f'operation cancel {id}')}")
+            print_note(f"  show it:       {command_line(f'operation show {id}')}")
+        print_note(f"  continue here: {command_line(f'operation resume {id}')}")
+        print_note(f"  cancel it:     {command_line(f'operation cancel {id}')}")
     elif operation.changed and operation.verb in REVERSE:
         print_note(f"  undo it: {command_line(f'undo {id}')}")
 
@@ -269,5 +269,5 @@ def print_plan(plan: OperationPlan) -> None:
     if as_json():
         print_json({**to_json_value(plan), "dry_run": True})
         return
-    print_line("Nothing was changed; this is what would be:")
+    print_line("Nothing was changed; this would happen:")
     print_line(str(plan))

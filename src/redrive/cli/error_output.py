@@ -97,19 +97,19 @@ EXITS: dict[str, int] = {
 """The exit code of each error code. A test checks that no error is missing."""
 
 MEANINGS: dict[int, str] = {
-    OK: "all is well",
-    FAILED: "something else went wrong; `doctor` found something; not all of several items were changed",
+    OK: "success",
+    FAILED: "another error; `doctor` found a problem; not all of several items were changed",
     USAGE: "the command line is wrong: an unknown option, a missing argument",
-    INVALID: "what was given cannot be used: a name, a setting, a payload",
+    INVALID: "the input is invalid: a name, a setting, a payload",
     NOT_FOUND: "there is no such queue, item or operation",
-    REFUSED: "refused as things stand: the item is in another status, the queue exists with other settings",
+    REFUSED: "refused in the current state: the item is in another status, the queue exists with other settings",
     UNAVAILABLE: "the store or server cannot be reached or used",
-    UNAUTHORIZED: "the server does not let this token do this",
-    UNKNOWN: "the connection broke while the change was being made: look whether it happened",
+    UNAUTHORIZED: "the token is missing or invalid, or does not have the right to do this",
+    UNKNOWN: "the connection broke during the change: check whether it happened",
     BUSY: "not now; the same command can succeed later: the queue is full, a worker has the item",
-    NOT_CONFIRMED: "nobody confirmed the number of items, or it was another",
-    STOPPED: "an operation stopped itself, was cancelled, or has not ended in the time given",
-    NOTHING: "nothing was changed: no item matched, or each that did was left out",
+    NOT_CONFIRMED: "the number of items was not confirmed, or the confirmed number was wrong",
+    STOPPED: "an operation stopped because of a problem, was cancelled, or has not ended in the given time",
+    NOTHING: "nothing was changed: no item matched, or all that matched were skipped",
     INTERRUPTED: "Ctrl-C",
 }
 """The meaning of each exit code, for the documentation."""
@@ -177,18 +177,18 @@ def _queue_not_found(error: Any) -> str:
     meant = "".join(getattr(error, "__notes__", ()))  # a similar name, if the caller could read the queues
     return (
         f"queue '{error.queue}' does not exist{where}{meant}\n"
-        f"  {command_line('queue list')} shows all there are; {command_line(f'queue create {error.queue}')} makes it"
+        f"  {command_line('queue list')} lists all queues; {command_line(f'queue create {error.queue}')} creates it"
     )
 
 
 def _operation_not_found(error: Any) -> str:
-    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} shows those that are kept"
+    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} lists all operations"
 
 
 def _breaker_not_open(error: Any) -> str:
     return (
         f"breaker '{error.kind}' of queue '{error.queue}' is not open\n"
-        f"  {command_line(f'breaker list {error.queue}')} shows those that are"
+        f"  {command_line(f'breaker list {error.queue}')} lists those that are open"
     )
 
 
@@ -207,7 +207,7 @@ def _queue_exists(error: Any) -> str:
 def _item_active(error: Any) -> str:
     held = f"worker '{error.worker}'" if error.worker else "a worker"
     take = "with --force" if _takes("--force") else f"first: {command_line(f'queue retry {error.id[:8]} --force')}"
-    return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or take it away from the worker {take}"
+    return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or revoke the lease of the worker {take}"
 
 
 def _takes(option: str) -> bool:
@@ -224,21 +224,21 @@ def _store_unavailable(error: Any) -> str:
     if error.store.startswith(("http://", "https://")):
         return (
             f"server {error.store} does not answer: {error.problem}\n"
-            f"  is it running, and is that its address? On the host of its store, redrive serve starts one"
+            f"  is it running, and is the address right? On the host of its store, redrive serve starts one"
         )
     problem, _, in_python = error.problem.partition(", or leave create_if_missing=False out")
     if not in_python:
         return str(error)
     return (
         f"there is no store yet: {error.store}: {problem.partition(';')[0]}\n"
-        f"  name another one with --url, or begin one here: {command_line('queue create NAME')}"
+        f"  name another one with --url, or create one here: {command_line('queue create NAME')}"
     )
 
 
 def _unauthorized(error: Any) -> str:
     return (
         f"{error.problem.partition(', in the header')[0]}\n"
-        f"  give it in the variable REDRIVE_TOKEN, or with --token. An admin makes one: redrive token create NAME "
+        f"  give it in the variable REDRIVE_TOKEN, or with --token. An admin creates one: redrive token create NAME "
         f"--role ROLE"
     )
 

@@ -123,7 +123,7 @@ def _print_death(item: Item) -> None:
         print_line()
         lines = failure.traceback.rstrip().splitlines()
         if len(lines) > TRACEBACK_LINES:
-            print_line(f"  … {len(lines) - TRACEBACK_LINES} lines before; -o json has all")
+            print_line(f"  … {len(lines) - TRACEBACK_LINES} earlier lines; -o json has all")
         for line in lines[-TRACEBACK_LINES:]:
             print_line(f"  {escape_line(line)}")
 

@@ -42,7 +42,7 @@ class GroupNotFound(NotFound):
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
         super().__init__(
-            f"no dead letters are of the group '{fingerprint}'\n  {command_line('dead groups')} shows all groups"
+            f"no dead letters are in the group '{fingerprint}'\n  {command_line('dead groups')} lists all groups"
         )
 
 
@@ -173,7 +173,7 @@ def _keep_where(context: click.Context, parameter: click.Parameter, values: tupl
 def _set(kept: dict[str, Any], name: str, value: Any) -> None:
     """Keep a condition. Raises if it was given before with another value."""
     if kept.setdefault(name, value) != value:
-        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
+        raise click.BadParameter(f"{name} was given twice, with two values; omit one")
 
 
 def _value(name: str, text: str) -> Any:

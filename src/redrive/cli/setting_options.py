@@ -99,14 +99,14 @@ def _part(kept: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the given keys of a setting that is a table."""
     part: dict[str, Any] = kept.setdefault(name, {})
     if not isinstance(part, dict):
-        raise click.BadParameter(f"{name} was given whole, and a part of it too; leave one out")
+        raise click.BadParameter(f"{name} was given as a whole, and also a part of it; omit one")
     return part
 
 
 def _set(kept: dict[str, Any], name: str, value: Any) -> None:
     """Keep a setting. Raises if it was given before with another value."""
     if kept.setdefault(name, value) != value:
-        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
+        raise click.BadParameter(f"{name} was given twice, with two values; omit one")
 
 
 def _value(name: str, text: str) -> Any:

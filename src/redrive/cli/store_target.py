@@ -178,5 +178,5 @@ def _options(place: StoreTarget, create: bool, namespace: str | None) -> dict[st
     if place.is_server:
         return {**options, "token": place.token}
     if get_option("token"):
-        raise InvalidInput(f"--token is for a server, and {place.shown} is a store; leave it out")
+        raise InvalidInput(f"--token is for a server, and {place.shown} is a store; omit it")
     return {**options, **place.names, "create_if_missing": create or place.is_memory}

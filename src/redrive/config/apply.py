@@ -140,7 +140,7 @@ def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
             plan = _plan(core, config, present, managements, managed_before, captures)
             if (yield from _carry_out(core, config, plan, done)):
                 return done.result
-        raise StoreFailed(core.store.name, f"queues of {config.file} changed {MAX_ROUNDS} times meanwhile")
+        raise StoreFailed(core.store.name, f"queues of {config.file} changed concurrently, {MAX_ROUNDS} times")
     except RedriveError:
         yield from _put_back(done)
         raise

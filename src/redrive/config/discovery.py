@@ -32,8 +32,8 @@ def find_file() -> Path | None:
         typed = shlex.quote(str(found))
         problem = (
             f"{exposure}, and who changes it decides which commands run and where secrets go; if you trust it, name it "
-            f"with --config {typed}, or confirm it for good with redrive config trust {typed}; if not, write a "
-            f"{FILE_NAME} of your own nearer to where you work"
+            f"with --config {typed}, or confirm it permanently with redrive config trust {typed}; if not, write your "
+            f"own {FILE_NAME} in a folder nearer to the working directory"
         )
         raise UntrustedFile(shown_file(found), (Problem(1, "", problem),))
     return found

@@ -158,7 +158,7 @@ class Poller(BackgroundThread):
         if ran.timed_out:
             raise ListingInvalid(f"the command ran for longer than {format_duration(self._list.timeout or 0)}")
         if ran.exit_unknown:
-            raise ListingInvalid("the command is gone, and nobody saw how it ended")
+            raise ListingInvalid("the command is gone, and its exit code is unknown")
         if not ran.exit.is_clean:
             raise ListingInvalid(f"the command ended with {ran.exit}: {tail(ran.errors)[-500:]}")
         if not ran.is_complete:

@@ -49,7 +49,7 @@ def items_from(output: bytes, key: str, version: str | None = None) -> tuple[lis
     if texts and not read:
         raise _no_listing(problem)
     if len(texts) > MAX_LISTED:
-        problem = problem or f"there are more than {MAX_LISTED:,} objects; the rest was not looked at"
+        problem = problem or f"there are more than {MAX_LISTED:,} objects; the others were ignored"
     return list(items.values()), problem
 
 
@@ -99,7 +99,7 @@ def _headers_of(value: Any, key: str, version: str | None) -> tuple[dict[str, st
         return {}, "is no object"
     headers = {}
     for header, field, hint in (
-        (KEY_HEADER, key, "name the key that tells objects apart with key ="),
+        (KEY_HEADER, key, "name the key that identifies an object with key ="),
         (VERSION_HEADER, version, "name the key that changes with the object with version ="),
     ):
         if field is None:

@@ -72,7 +72,7 @@ def find_exposure(file: Path, *, user: int | None = None, files: Files | None = 
             left += _names(target)
             place = os.sep if os.path.isabs(target) else place
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be checked: {error.strerror}"
     return exposure
 
 

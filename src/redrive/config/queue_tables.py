@@ -22,8 +22,8 @@ _LEFT_WITH: Mapping[str, Mapping[str, Any]] = {"retry": {"attempts": 1}, "breake
 """Settings that are tables, whose keys are checked one by one; with the values that replace keys that are required."""
 _INDEX = re.compile(r"\[(\d+)\]\.?")
 _NO_RETRY = (
-    "is not for an external queue: an object that failed is tried again when its dead letter is brought back or "
-    "dropped, or when its version changes. Leave retry out; a command that exits with 75 is run again by itself"
+    "is not for an external queue: an object that failed is retried when its dead letter is redriven or dropped, or "
+    "when its version changes. Omit retry; a command that exits with 75 is run again automatically"
 )
 
 _NO_ITEM_KEYS = (
@@ -52,7 +52,7 @@ def read_queue(
     """
     kind = table.values.get("type")
     if kind is not None and kind != "external":
-        table.add_problem("type", f'is "external", or left out, not {described(kind)}')
+        table.add_problem("type", f'is "external", or omitted, not {described(kind)}')
     own = {"type", *EXTERNAL_KEYS} if kind == "external" else {"type"}
     settings = {**common, **{key: value for key, value in table.values.items() if key not in own}}
     external = None

@@ -162,7 +162,7 @@ def variables_in(text: str) -> tuple[str, ...]:
 def find_syntax_error(text: str) -> str | None:
     """Return the problem of the syntax of variables in a text."""
     wrong = any(not end or _NAME.fullmatch(name) is None for name, end in _VARIABLE.findall(text))
-    return "has a ${ that begins no variable; write ${NAME}" if wrong else None
+    return "has a ${ that starts no variable; write ${NAME}" if wrong else None
 
 
 def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:

@@ -140,7 +140,7 @@ def _update(change: Callable[[Trust], Trust]) -> Trust:
     """Read, change and write the list under a lock between processes; the file is replaced atomically."""
     file = trust_file()
     if file is None:
-        raise InvalidInput("this user has no home to keep the list in; set XDG_CONFIG_HOME to a folder of its own")
+        raise InvalidInput("this user has no home to keep the list in; set XDG_CONFIG_HOME to a folder for it")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (exposure := find_exposure(file.parent)) is not None:

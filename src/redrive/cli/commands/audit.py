@@ -21,11 +21,11 @@ _COLUMNS = {"when": "<", "who": "~", "what": "~", "items": ">", "queue": "~", "n
 _LARGEST_PAGE = 1000
 _EVER = Instant(2**62)
 WORDS = {
-    "archive": "archived", "bury": "buried", "done": "taken as done", "drop": "dropped", "fail": "failed by hand",
+    "archive": "archived", "bury": "buried", "done": "marked as done", "drop": "dropped", "fail": "failed manually",
     "import": "imported", "move": "moved", "purge": "purged", "redrive": "redriven",
     "reschedule": "rescheduled", "restore": "restored", "retry": "retried", "undo": "undone",
     "update_queue": "settings changed", "pause_queue": "queue paused", "resume_queue": "queue resumed",
-    "delete_queue": "queue deleted", "create_token": "token made", "revoke_token": "token revoked",
+    "delete_queue": "queue deleted", "create_token": "token created", "revoke_token": "token revoked",
 }  # fmt: skip
 """The verbs of the audit as they are printed."""
 _SET = {"running": "resumed", "rate": "rate changed", "watching": "waits for its canaries"}
@@ -58,7 +58,7 @@ def audit(limit: int, before: int | None) -> None:
         print_json([_form(namespace, entry) for namespace, entry in found])
         return
     if not found:
-        print_line("Nobody has changed anything by hand.")
+        print_line("The audit is empty.")
         return
     table(_COLUMNS, [_row(entry) for _, entry in found], least=("items", "queue", "note", "who"))
     if len(entries) == limit:

@@ -157,7 +157,7 @@ def close(queue: str, error_class: str | None, fingerprint: str | None, note: st
 
 def _kind(error_class: str | None, fingerprint: str | None, whole: Callable[[str], str]) -> str:
     if error_class is not None and fingerprint is not None:
-        raise click.UsageError("--class and --fingerprint were both given; a breaker is of one kind: leave one out")
+        raise click.UsageError("--class and --fingerprint were both given; a breaker is of one kind: omit one")
     return error_class or (QUEUE if fingerprint is None else fingerprint_kind(whole(fingerprint)))
 
 
@@ -170,7 +170,7 @@ class _NotOpen(NotFound):
     def __init__(self, queue: str, fingerprint: str) -> None:
         super().__init__(
             f"no open breaker of queue '{queue}' is for a fingerprint with the first digits '{fingerprint}'\n"
-            f"  {command_line(f'breaker list {queue}')} shows those that are open"
+            f"  {command_line(f'breaker list {queue}')} lists those that are open"
         )
 
 

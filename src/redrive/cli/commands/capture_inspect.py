@@ -72,7 +72,7 @@ class NoCaptureQueue(NotFound):
         super().__init__(
             f"nothing was captured in '{queue}' yet: there is no such queue\n"
             f"  the first captured task creates it, and so does [capture] in redrive.toml; "
-            f"{command_line('queue list')} shows all queues"
+            f"{command_line('queue list')} lists all queues"
         )
 
 
@@ -333,7 +333,7 @@ def _steps_of(view: TaskView, queue: str) -> list[str]:
         case DeadLetterStatus.PENDING:
             return [f"\nRetry it now: {command_line(f'capture retry{at} {id}')}"]
         case DeadLetterStatus.ARCHIVED:
-            return [f"\nTake it out of the archive: {command_line(f'capture restore{at} {id}')}"]
+            return [f"\nRestore it from the archive: {command_line(f'capture restore{at} {id}')}"]
         case _:
             return []
 
@@ -349,7 +349,7 @@ def templates(category: str | None) -> None:
         return
     rows = [(each.name, each.category.value, str(each.policy), each.max_retries, each.advice) for each in found]
     table(_TEMPLATES, rows, least=("retries", "category"))
-    print_note("\nThe task that fits one shows it: redrive capture show TASK")
+    print_note("\nThe template of a task is in: redrive capture show TASK")
 
 
 def _template_form(template: FailureTemplate) -> dict[str, object]:

@@ -81,12 +81,12 @@ def retry(
 
 def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None) -> None:
     if bool(tasks) == exhausted:
-        raise click.UsageError("Give task ids, or --exhausted for all that are exhausted")
+        raise click.UsageError("Give task ids, or --exhausted for all exhausted tasks")
     if app is not None and exhausted:
-        raise click.UsageError("--app is for tasks that are named; redrive work runs all that are due")
+        raise click.UsageError("--app is for named tasks; redrive work runs all tasks that are due")
     given = [name for name in bulk_change.OF_MANY if was_given(name)]
     if tasks and given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} is for --exhausted; leave it out")
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is for --exhausted; omit it")
 
 
 @command("archive")
@@ -140,10 +140,10 @@ def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None
     elif dry_run:
         print_line(f"{pluralize(count, 'task')} would be {word}")
     else:
-        print_line(f"{pluralize(cleared, 'task')} {word}" if count else f"Nothing is to be {word}.")
+        print_line(f"{pluralize(cleared, 'task')} {word}" if count else f"There is nothing to be {word}.")
         if until is not None:
             restore = command_line(f"dead restore -q {queue} --where dropped=true")
-            print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
+            print_note(f"  until {format_instant(until)}, this restores all dropped tasks: {restore}")
     click.get_current_context().exit(error_output.OK if dry_run or cleared else error_output.NOTHING)
 
 

@@ -127,7 +127,7 @@ def check(file: Path | None) -> None:
         numbers = {name: len(getattr(found, name)) for name in ("queues", "captures", "workers")}
         print_json({"file": str(found.file), **numbers})
     else:
-        print_line(f"{shown_file(found.file)} is right: {counts}")
+        print_line(f"{shown_file(found.file)} is valid: {counts}")
 
 
 @config.command(cls=StoreCommand)
@@ -190,9 +190,7 @@ def release(queue: str) -> None:
     if as_json():
         print_json({"queue": queue, "released": was_managed})
     else:
-        print_line(
-            f"queue '{queue}' is managed by no file" + (" any more" if was_managed else "; nothing was to be done")
-        )
+        print_line(f"queue '{queue}' is " + ("no longer managed by a file" if was_managed else "not managed by a file"))
 
 
 def _load(file: Path | None, *, needs_store: bool = True) -> Config:

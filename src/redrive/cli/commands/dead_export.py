@@ -122,7 +122,7 @@ def _print(done: dict[str, Any]) -> None:
     print_line(f"{pluralize(done['items'], 'item')} would be imported")
     if done["redacted"]:
         print_line(
-            f"  {done['redacted']:,} of them cannot be: their secrets were hidden; export them again with --secrets"
+            f"  {done['redacted']:,} of them cannot be imported: their secrets are redacted; export them with --secrets"
         )
     for name in done["missing_queues"]:
         print_line(f"  queue {name} does not exist: {command_line(f'queue create {name}')}, or give --queue")

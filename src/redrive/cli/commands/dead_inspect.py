@@ -53,7 +53,7 @@ def groups(queue: str | None, limit: int) -> None:
         print_json({"dead": sum(dead.values()), "queues": dead, "groups": marked})
         return
     if not dead:
-        print_line("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
+        print_line("There are no dead letters." if queue is None else f"There are no dead letters in {queue}.")
         return
     by_count = dict(sorted(dead.items(), key=lambda pair: -pair[1]))
     print_line(f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(by_count)}")
@@ -163,14 +163,14 @@ def _next_steps(item: Item, letter: bool) -> list[str]:
     match item.status:
         case Status.ARCHIVED if (dropped := item.dropped) is not None:
             who = f"{dropped.actor} dropped it at {format_instant(dropped.at)}"
-            return [f"\n{who}. Bring it back: {command_line(f'undo {id}')}"]
+            return [f"\n{who}. Restore it: {command_line(f'undo {id}')}"]
         case Status.ARCHIVED:
-            return [f"\nTake it out of the archive: {command_line(f'dead restore {id}')}"]
+            return [f"\nRestore it from the archive: {command_line(f'dead restore {id}')}"]
         case Status.ACTIVE:
-            return [f"\nA worker has it. Take it away from the worker: {command_line(f'queue retry {id} --force')}"]
+            return [f"\nA worker has it. Revoke its lease and retry it: {command_line(f'queue retry {id} --force')}"]
         case Status.FAILED:
-            return [f"\nIt will be tried again {ago(item.ready_at)}. Now: {command_line(f'queue retry {id}')}"]
+            return [f"\nIt will be retried {ago(item.ready_at)}. Retry it now: {command_line(f'queue retry {id}')}"]
         case Status.PENDING if item.death is not None:
-            return [f"\nIt was brought back and waits for a worker. Take that back: {command_line(f'undo {id}')}"]
+            return [f"\nIt was redriven and waits for a worker. Undo that: {command_line(f'undo {id}')}"]
         case _:
             return []

@@ -94,7 +94,7 @@ def run(
 ) -> None:
     """Edit and redrive all that match. `named`: the items were named one by one, so no confirmation is needed."""
     if no_wait:
-        raise click.UsageError("--edit changes items here, and not in the store: it cannot go on without this command")
+        raise click.UsageError("--edit changes items in this process, which must run until the end: omit --no-wait")
     ids = list(where["ids"]) if named and limit is None else _ids(broker, where)[:limit]
     if dry_run:
         _preview(broker, ids, edits)
@@ -125,7 +125,7 @@ def run(
                 progress=progress,
             )
         except KeyboardInterrupt:
-            print_note(f"\n{pluralize(changed, 'item')} were brought back before this; the rest is as it was.")
+            print_note(f"\n{pluralize(changed, 'item')} were redriven before this; the rest is unchanged.")
             raise
     _print_result(done)
 
@@ -146,7 +146,7 @@ def _preview(broker: Broker, ids: list[str], edits: EditOptions) -> None:
     if as_json():
         print_json({"dry_run": True, "verb": "redrive", "matched": len(ids), "samples": changes})
         return
-    print_line(f"Nothing was changed; {pluralize(len(ids), 'item')} would be edited and brought back, as these:")
+    print_line(f"Nothing was changed; {pluralize(len(ids), 'item')} would be edited and redriven, as these:")
     for each in changes:
         print_line(escape_line(f"  {short(each['id'])}  {each['before']}"))
         print_line(escape_line(f"  {'':8}→ {each['after']}"))
@@ -171,15 +171,15 @@ def _print_result(done: EditedRedrive) -> None:
         print_json({"verb": "redrive", "matched": done.total, "changed": done.changed, "skipped": done.skipped,
                     "untouched": done.untouched, "problem": done.problem, "ids": done.ids})  # fmt: skip
     else:
-        print_line(f"{pluralize(done.changed, 'item')} of {done.total:,} edited and brought back")
+        print_line(f"{pluralize(done.changed, 'item')} of {done.total:,} edited and redriven")
         if done.skipped:
-            print_line(f"  left out: {format_counts(done.skipped)}")
+            print_line(f"  skipped: {format_counts(done.skipped)}")
             for id, refusal in done.refusals.values():
                 print_line(f"    {escape_line(f'{short(id)}: {refusal}')}")
         if done.problem:
             print_line(f"  stopped: {escape_line(done.problem)}; {pluralize(done.untouched, 'item')} not touched")
         elif done.changed:
-            print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
+            print_note(f"  the originals are in the archive, unchanged: {command_line('dead list --archived')}")
     if done.problem:
         click.get_current_context().exit(error_output.STOPPED)
     click.get_current_context().exit(error_output.exit_of_change(done.changed, done.skipped.total()))
@@ -197,7 +197,7 @@ def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
     if not any(ways):
         raise click.UsageError(f"Which {what}? Give ids, or conditions such as --group and -q, or --all")
     if all(ways):
-        raise click.UsageError("Ids and conditions were given; leave one of the two out")
+        raise click.UsageError("Ids and conditions were given; omit one of the two")
 
 
 @command("redrive")
@@ -235,9 +235,9 @@ def redrive(
     redrive dead redrive --group 51c2 --canary 5 --rate 50/s --note 'the gateway is back'
     redrive dead redrive 7f3a90c1 --edit '{"amount": 12.5}'
     """
-    _chosen(ids, everything, "items are to be brought back")
+    _chosen(ids, everything, "items are to be redriven")
     if was_given("canary_success_ratio") and not options["canary"]:
-        raise click.UsageError("--canary-success is for --canary; leave it out, or give both")
+        raise click.UsageError("--canary-success is for --canary; omit it, or give both")
     with open_target() as broker:
         if edits:
             where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)

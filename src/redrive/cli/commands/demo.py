@@ -56,12 +56,12 @@ def demo(what: str | None) -> None:
         print_json({"url": place.shown, "namespace": place.namespace, "dead": dead, "queues": queues})
         return
     print_line(
-        f"{ORDERS + MAILS} orders and mails were put and worked on; {pluralize(dead, 'item')} died. Type this first:"
+        f"{ORDERS + MAILS} orders and mails were put and processed; {pluralize(dead, 'item')} died. Type this first:"
     )
     print_line()
     print_line(f"  export REDRIVE_URL={place.shown}")
     print_line()
-    print_line("Then look around, and bring them back:")
+    print_line("Then inspect the dead letters, and redrive them:")
     print_line()
     print_line("  redrive dead groups")
     print_line(f"  redrive dead show {top.sample[:8]}")
@@ -75,9 +75,7 @@ def check_new(broker: Broker, queues: Iterable[str]) -> None:
     """Raise Refused if the store has queues of these names."""
     taken = {queue.name for queue in broker.list_queues()} & set(queues)
     if taken:
-        raise Refused(
-            f"there are queues called {' and '.join(sorted(taken))} already; name a store that is new with --url"
-        )
+        raise Refused(f"there are queues called {' and '.join(sorted(taken))} already; name a new store with --url")
 
 
 def fill(broker: Broker) -> None:

@@ -52,7 +52,7 @@ class PaymentService:
 def run(place: StoreTarget) -> None:
     """Run the demo on a store."""
     if place.is_memory:
-        raise Refused("memory:// ends with this process, and a command is to retry what is in it; name a file")
+        raise Refused("memory:// exists only in this process, and another one retries the tasks in it; name a file")
     in_terminal = sys.stdout.isatty() and not as_json()
     with events.muted(), open_place(place, create=True) as broker:
         check_new(broker, (DEFAULT_QUEUE,))

@@ -79,7 +79,7 @@ def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     others = {worker.versions.get("redrive", "") for worker in broker.workers()} - {__version__, ""}
     if others:
         yield Check(
-            "versions", "warn", f"{told}; workers run {', '.join(sorted(others))}", "deploy the same everywhere"
+            "versions", "warn", f"{told}; workers run {', '.join(sorted(others))}", "deploy the same version everywhere"
         )
     else:
         yield Check("versions", "ok", told)
@@ -105,16 +105,16 @@ def store(broker: Broker) -> Iterator[Check]:
     for warning in of_breakers:
         yield Check("breaker", "warn", warning, f"see {command_line('breaker list')}; it closes when a probe succeeds")
     if warnings == tuple(of_breakers):
-        yield Check("store", "ok", "no long readers, room enough, nothing stuck on its way to another store")
+        yield Check("store", "ok", "no long readers, enough space, no item stuck in a move to another store")
 
 
 def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     if place.is_sqlite or place.is_memory:
-        yield Check("clock", "ok", "this machine's own; there is no other")
+        yield Check("clock", "ok", "the clock of this machine; there is no other")
         return
     names = [queue.name for queue in broker.list_queues()]
     if not names:
-        yield Check("clock", "ok", "not compared: there is no queue to ask about yet")
+        yield Check("clock", "ok", "not compared: there is no queue yet")
         return
     # A commit returns the time of the store. This one releases holds that do not exist, so it changes nothing.
     broker.unhold("redrive-doctor")
@@ -123,7 +123,7 @@ def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     skew = there - (before + now()) // 2
     told = f"the store is {format_elapsed(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
     if abs(skew) > LARGEST_SKEW:
-        yield Check("clock", "warn", told, "let both follow a time server (NTP)")
+        yield Check("clock", "warn", told, "synchronize both with a time server (NTP)")
     else:
         yield Check("clock", "ok", told if abs(skew) >= 10 * MILLISECOND else "the same as the store's, to 10 ms")
 
@@ -138,13 +138,13 @@ def leases(broker: Broker) -> Iterator[Check]:
         yield Check(
             "leases",
             "warn",
-            f"{pluralize(len(late), 'lease')} ran out, the first {ago(oldest.lease_deadline)} "
+            f"{pluralize(len(late), 'lease')} expired, the first {ago(oldest.lease_deadline)} "
             f"(item {short(oldest.id)}), "
-            f"and nobody has taken them back",
-            "a worker, a server, or any program that has the store open does it: start one",
+            f"and no process has reclaimed them",
+            "a worker, a server, or any program that has the store open does so: start one",
         )
     else:
-        yield Check("leases", "ok", f"{pluralize(len(active), 'item')} at work, none of them overdue")
+        yield Check("leases", "ok", f"{pluralize(len(active), 'item')} leased, none of them overdue")
 
 
 def workers(broker: Broker) -> Iterator[Check]:
@@ -158,8 +158,8 @@ def workers(broker: Broker) -> Iterator[Check]:
         if stats.oldest_ready_at is not None and stats.queue not in served | dead_queues
     }
     if waiting:
-        todo = "start one: redrive work module:app. A program that leases by itself is not known here"
-        yield Check("workers", "warn", f"no worker for what waits in {format_counts(waiting)}", todo)
+        todo = "start one: redrive work module:app. Programs that lease without a worker are not shown here"
+        yield Check("workers", "warn", f"no worker for the items that wait in {format_counts(waiting)}", todo)
     else:
         names = ", ".join(worker.name for worker in alive[:5])
         told = f"{pluralize(len(alive), 'worker')} alive: {names}" if alive else "none alive, and nothing waits for one"
@@ -192,7 +192,7 @@ def queues(broker: Broker) -> Iterator[Check]:
     told = (
         f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(dead)}; see {command_line('dead groups')}"
         if dead
-        else "nothing is dead"
+        else "no dead letters"
     )
     yield Check("dead", "ok", told)
 
@@ -210,10 +210,10 @@ def operations(broker: Broker) -> Iterator[Check]:
         yield Check(
             "operations",
             "warn",
-            f"{pluralize(len(still), 'operation')} {run} and nobody drives {them}: {each.verb} {short(each.id)} has "
-            f"stood still for {format_elapsed(at - since[each.id])}",
-            f"{command_line(f'operation resume {short(each.id)}')} goes on with it here and now; "
-            f"a worker or server on this store does so by itself: start one",
+            f"{pluralize(len(still), 'operation')} {run} but no process drives {them}: {each.verb} {short(each.id)} "
+            f"has made no progress for {format_elapsed(at - since[each.id])}",
+            f"{command_line(f'operation resume {short(each.id)}')} continues it here; "
+            f"a worker or server on this store does so automatically: start one",
         )
     if waiting:
         each = waiting[0]
@@ -247,7 +247,7 @@ def doctor(context: click.Context) -> None:
 
 def examine(place: StoreTarget) -> Iterator[Check]:
     """Run all checks of a store."""
-    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.source})")
+    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (from {place.source})")
     began = time.perf_counter()
     try:
         broker = open_place(place)
@@ -267,9 +267,9 @@ def _looked(check: Callable[[Broker], Iterator[Check]], broker: Broker) -> Itera
     try:
         yield from check(broker)
     except AccessError:
-        yield Check(name, "ok", "not looked at: this token does not give the right to")
+        yield Check(name, "ok", "not checked: this token does not have the right")
     except RedriveError as error:
-        yield Check(name, "warn", f"could not be looked at: {error_output.one_of_several(error)}")
+        yield Check(name, "warn", f"could not be checked: {error_output.one_of_several(error)}")
 
 
 _GONE = " (deleted)"
@@ -291,15 +291,15 @@ def check_files(url: str) -> Iterator[Check]:
         yield Check(
             "files",
             "warn",
-            f"other users than the URL says may use {shown}: to read the lock is enough to stop all writers",
+            f"more users than the URL allows can open {shown}: reading the lock file is enough to stop all writers",
             " && ".join(filter(None, mending)),
         )
     if left_behind:
         pids = ", ".join(map(str, left_behind))
         told = f"a file of that name which was removed or replaced is still in use, by process {pids}"
-        yield Check("files", "warn", told, "restart what still uses it: what it reads and writes is not in this store")
+        yield Check("files", "warn", told, "restart that process: it reads and writes another file than this store")
     if not loose and not left_behind:
-        yield Check("files", "ok", "in place, and closed to users other than the URL says")
+        yield Check("files", "ok", "present, and open only to the users that the URL allows")
 
 
 def _mode(name: str) -> int:

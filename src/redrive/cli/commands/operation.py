@@ -42,9 +42,7 @@ def list_(unfinished: bool, limit: int) -> None:
     if as_json():
         print_json(found)
     elif not found:
-        print_line(
-            "There is no operation that has not ended." if unfinished else "There was no operation in the last 30 days."
-        )
+        print_line("There is no unfinished operation." if unfinished else "There was no operation in the last 30 days.")
     else:
         table(_COLUMNS, map(_row, found), coloured="status", least=("by", "of", "when", "note"))
 
@@ -132,7 +130,7 @@ class NothingToUndo(NotFound):
         self.id = id
         super().__init__(
             f"neither an operation nor an item has the id '{id}'\n"
-            f"  {command_line('operation list')} shows the operations"
+            f"  {command_line('operation list')} lists all operations"
         )
 
 
@@ -191,9 +189,11 @@ def _operation(broker: Broker, typed: str) -> Operation | None:
 def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | str | None) -> None:
     id = short(done.id)
     if not done.ended:
-        raise InvalidInput(f"operation {id} is {done.status}; end it first: {command_line(f'operation cancel {id}')}")
+        raise InvalidInput(
+            f"operation {id} is {done.status}; cancel it first: {command_line(f'operation cancel {id}')}"
+        )
     if done.verb not in REVERSE:
-        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
+        raise InvalidInput(f"{done.verb} cannot be undone; {', '.join(sorted(REVERSE))} can")
     verb, status = REVERSE[done.verb]
     where: dict[str, Any] = {"operation": done.id, "status": status}
     if dry_run:
@@ -201,8 +201,8 @@ def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | s
         return
     count = broker.count(**where)
     if not count:
-        nothing = "Nothing is left to be taken back; nothing was done."
+        nothing = "Nothing is left to undo; nothing was done."
         print_json({"matched": 0, "operation": None}) if as_json() else print_line(nothing)
         click.get_current_context().exit(error_output.NOTHING)
-    confirm("take back", count, yes, final=False)
+    confirm("undo the change of", count, yes, final=False)
     bulk_change.continue_operation(broker, broker.undo_operation(done.id))

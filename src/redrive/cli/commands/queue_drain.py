@@ -38,7 +38,7 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) ->
         stats = broker.stats(queue)
         if letters := stats.dead_letters - stats.dead - stats.moving:
             look = command_line(f"dead list -q {queue}")
-            print_note(f"{pluralize(letters, 'item')} in {queue} are dead letters: {look} shows them")
+            print_note(f"{pluralize(letters, 'item')} in {queue} are dead letters: {look} lists them")
         _clear(broker, f"empty {queue} and drop", queue, statuses, "0s", dry_run, yes, final=False)
 
 
@@ -88,7 +88,9 @@ def _clear(
         if as_json():
             print_json({"dry_run": dry_run, "matched": total, "by_status": counts, word: 0, "skipped": {}})
         else:
-            print_line(f"{pluralize(total, 'item')} would be {word}: {told}" if total else f"Nothing is to be {word}.")
+            print_line(
+                f"{pluralize(total, 'item')} would be {word}: {told}" if total else f"There is nothing to be {word}."
+            )
         click.get_current_context().exit(error_output.OK if dry_run else error_output.NOTHING)
     confirm(what, total, yes, final=final)
     with progress_bar(what, total) as shown:
@@ -101,8 +103,8 @@ def _clear(
     else:
         print_line(f"{pluralize(done.cleared, 'item')} {word}: {told}")
         if done.skipped:
-            print_line(f"  left out: {format_counts(done.skipped)}")
+            print_line(f"  skipped: {format_counts(done.skipped)}")
         if until is not None:
             restore = command_line(f"dead restore -q {queue} --where dropped=true")
-            print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
+            print_note(f"  until {format_instant(until)}, this restores all dropped items: {restore}")
     click.get_current_context().exit(error_output.exit_of_change(done.cleared, sum(done.skipped.values())))

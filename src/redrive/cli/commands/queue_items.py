@@ -77,9 +77,9 @@ def _text(verb: str, result: Settled | RedriveError, past: HistoryEntry | None) 
     if isinstance(result, RedriveError):
         return error_output.one_of_several(result)
     if result.status is None:
-        return "completed, and not kept" if verb == "done" else "removed for good"
+        return "completed, and not kept" if verb == "done" else "removed permanently"
     now = "" if result.source_id is None else f", its id is {short(result.id)} now"
-    due = "" if result.status is not Status.FAILED else ", to be tried again"
+    due = "" if result.status is not Status.FAILED else ", to be retried"
     if verb == "reschedule" and result.ready_at is not None:
         due = f", may be leased from {format_instant(result.ready_at)}"
     if result.undo_until is not None:
@@ -114,7 +114,7 @@ def retry(
     if bool(ids) == many:
         raise click.UsageError("Give ids, or choose items with --all-dead, --status or conditions: one of the two")
     if all_dead and status == Status.FAILED:
-        raise click.UsageError("--all-dead and --status failed contradict each other; leave one out")
+        raise click.UsageError("--all-dead and --status failed contradict each other; omit one")
     at_once = ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]
     if force and not at_once:
         raise click.UsageError(
@@ -166,7 +166,7 @@ def reschedule(ids: tuple[str, ...], delay: str, at: datetime | None, note: str 
     redrive queue reschedule 7f3a90c1 --at 2026-07-01T03:00
     """
     if at is not None and delay != NO_DELAY:
-        raise click.UsageError("--delay and --at were given; leave one out")
+        raise click.UsageError("--delay and --at were given; omit one")
     with open_target() as broker:
         change(broker, ids, "reschedule", lambda some: broker.reschedule(some, delay=delay, enqueue_at=at, note=note))
 

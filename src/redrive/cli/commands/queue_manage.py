@@ -111,17 +111,17 @@ def _print_queues(
         print_json([_summary(queue, counted, listings.get(queue.name), breakers) for queue, counted in pairs])
         return
     if not pairs:
-        print_line(f"There is no queue yet. Make one: {command_line('queue create NAME')}")
+        print_line(f"There is no queue yet. Create one: {command_line('queue create NAME')}")
         return
     table(_COUNTS, [_row(queue, counted, listings.get(queue.name)) for queue, counted in pairs], least=_LEAST)
     for name, listing in listings.items():
         if listing.has_failed:
-            print_note(f"\n{name} was not listed well: {command_line(f'queue show {name}')} says why")
+            print_note(f"\nThe last listing of {name} failed: {command_line(f'queue show {name}')} shows why")
     if breakers:
-        print_note(f"\n{pluralize(len(breakers), 'breaker')} not closed: {command_line('breaker list')} says why")
+        print_note(f"\n{pluralize(len(breakers), 'breaker')} not closed: {command_line('breaker list')} shows why")
     dead = sum(each.dead_letters for each in stats)
     if dead:
-        print_note(f"\n{pluralize(dead, 'dead letter')}: {command_line('dead groups')} says what of")
+        print_note(f"\n{pluralize(dead, 'dead letter')}: {command_line('dead groups')} shows the causes")
 
 
 def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any, ...]:
@@ -178,21 +178,21 @@ def show(queue: str) -> None:
     print_line(f"{stats}")
     _print_gates(found, breakers)
     settings = changed_settings(found.settings)
-    print_line("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
+    print_line("settings:" if settings else "settings: all defaults (docs/reference/settings.md)")
     fields((name, setting_text(value)) for name, value in settings.items())
-    print_line("workers:" if workers else "workers: none that is alive")
+    print_line("workers:" if workers else "workers: none alive")
     for worker in workers:
         print_line(escape_line(f"  {worker}"))
     if listing is not None:
         _print_listing(listing)
     if stats.dead_letters:
-        print_note(f"What died here: {command_line(f'dead groups -q {queue}')}")
+        print_note(f"Causes of its dead letters: {command_line(f'dead groups -q {queue}')}")
 
 
 def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
     """Print what stops leases in addition to a pause."""
     if (until := _retry_after(queue)) is not None:
-        print_line(f"gives no leases until {_when(until)}: a Retry-After asked for it")
+        print_line(f"gives no leases until {_when(until)}: requested by a Retry-After")
     for each in breakers:
         print_line(escape_line(str(each)))
     if breakers:
@@ -233,13 +233,13 @@ def update(queue: str) -> None:
     with open_target() as broker:
         changes = given_settings(broker.get_queue(queue).settings)
         if not changes:
-            raise click.UsageError("There is no setting to change; redrive queue update --help lists all there are")
+            raise click.UsageError("There is no setting to change; redrive queue update --help lists all settings")
         changed = broker.update_queue(queue, **changes)
     if as_json():
         print_json(changed)
         return
     settings = changed_settings(changed.settings)
-    print_line(f"queue {changed.name} has {_settings_text(settings) if settings else 'its usual settings'}")
+    print_line(f"queue {changed.name} has {_settings_text(settings) if settings else 'its default settings'}")
 
 
 @command("delete")
@@ -269,7 +269,7 @@ def pause(queue: str) -> None:
     with open_target() as broker:
         paused = broker.pause_queue(queue)
     print_json(paused) if as_json() else print_line(
-        f"queue {queue} is paused; {command_line(f'queue resume {queue}')} goes on"
+        f"queue {queue} is paused; {command_line(f'queue resume {queue}')} resumes it"
     )
 
 

@@ -86,13 +86,13 @@ def push(
     read then. If no process runs it, nothing is done, and the exit code is 1.
     """
     if payload is not None and path is not None:
-        raise click.UsageError("A payload and --file were given; leave one out")
+        raise click.UsageError("A payload and --file were given; omit one")
     if text and content_type is not None:
-        raise click.UsageError("--text and --content-type were given; leave one out")
+        raise click.UsageError("--text and --content-type were given; omit one")
     if expire is not None and expire_at is not None:
-        raise click.UsageError("--expire and --expire-at were given; leave one out")
+        raise click.UsageError("--expire and --expire-at were given; omit one")
     if lines and key is not None:
-        raise click.UsageError("--key is for one item, and --lines puts many; leave one out")
+        raise click.UsageError("--key is for one item, and --lines puts many; omit one")
     options: dict[str, Any] = {
         "headers": headers,
         "delay": delay,
@@ -130,7 +130,7 @@ def _list_anew(broker: Broker, queue: str) -> bool:
         print_json({"queue": queue, "requested": bool(workers), "workers": workers})
     elif workers:
         print_line(f"{queue} is listed now by {', '.join(workers)}")
-        print_note(f"How it went: {command_line(f'queue show {queue}')}")
+        print_note(f"Show the result: {command_line(f'queue show {queue}')}")
     else:
         print_line(
             f"{queue} is an external queue, and no process lists it now. {command_line('work')} lists it when it starts"
@@ -195,7 +195,7 @@ def _push_lines(broker: Broker, queue: str, lines: Iterator[bytes], options: dic
                 shown.at(count)
         except BaseException:
             if count:
-                click.echo(f"redrive: before this, {pluralize(count, 'item')} went into {queue}", err=True)
+                click.echo(f"redrive: before this, {pluralize(count, 'item')} were put into {queue}", err=True)
             raise
     if as_json():
         print_json({"queue": queue, "put": count})

@@ -112,7 +112,7 @@ def logs(
     `redrive queue update QUEUE --feed all` also keeps successes.
     """
     if wait is not None and not follow:
-        raise click.UsageError("--wait is for --follow; leave it out, or give both")
+        raise click.UsageError("--wait is for --follow; omit it, or give both")
     with open_target() as broker:
         if queue is not None:
             broker.get_queue(queue)
@@ -126,7 +126,7 @@ def logs(
                 _print(entry)
             if not page.entries:
                 print_line(
-                    "Nothing is kept of what happened. The setting `feed` says what is: redrive queue update --help"
+                    "No events are kept. The setting `feed` selects the kept events: redrive queue update --help"
                 )
             return
         for entry in page.entries:

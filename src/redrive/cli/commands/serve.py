@@ -42,8 +42,7 @@ _log = events.logger("redrive.server")
 @click.option(
     "--host",
     metavar="ADDRESS",
-    help=f"Address to listen on, {_USUAL.host} by default. One that other machines reach needs tokens or "
-    "--allow-anyone.",
+    help=f"Address to listen on, {_USUAL.host} by default. Any other needs tokens or --allow-anyone.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_535), metavar="PORT", help=f"{_USUAL.port} by default; 0 takes a free one."
@@ -244,13 +243,13 @@ def _first_screen(
     file: Path | None,
 ) -> str:
     who = (
-        "who has a token may call: Authorization: Bearer …"
+        "every client with a token: Authorization: Bearer …"
         if has_tokens
-        else "anybody who can connect may call; to ask for tokens, make one on the store:\n"
+        else "every client that can connect; to require tokens, create one on the store:\n"
         f"    redrive --url {place.shown} token create NAME --role admin"
     )
     which = ", ".join(namespaces)
-    in_force = "" if file is None else f"\n  File: {file} says which queues there are, and its edits hold."
+    in_force = "" if file is None else f"\n  File: {file} is applied, and again after each edit."
     redrive = f"redrive --url {address}"
     return f"""\
 redrive {__version__} serves {place.shown}, namespace {which}

@@ -72,7 +72,7 @@ def list_() -> None:
     if as_json():
         print_json([_form(each, now) for each in found])
     elif not found:
-        print_line("There is no token: a server on this store lets everybody do everything.")
+        print_line("There is no token: on a server of this store every client has all rights.")
     else:
         table(_COLUMNS, [_row(each, now) for each in found], least=("created", "by", "namespaces", "queues"))
 
@@ -83,7 +83,7 @@ def revoke(name: str) -> None:
     """Revoke the token called NAME. Servers refuse it after one second at the latest."""
     with open_target(namespace=TOKENS_NAMESPACE) as broker:
         if not broker.run_flow(token_store.revoke(name, broker.core.actor(None))):
-            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows those there are")
+            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} lists all tokens")
     if as_json():
         print_json({"revoked": name})
     else:

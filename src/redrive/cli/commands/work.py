@@ -115,8 +115,8 @@ def work(what: tuple[str, ...], **options: Any) -> None:
 
     `redrive work jobs:app` imports the module jobs, from the working directory or an installed package, and runs its
     App called app. `redrive work mail:group` runs the loops of a LoopGroup in the same way, on the store of their
-    mailboxes, without --queue, --concurrency, --processes and --until-idle. `redrive work calls:dlq` runs the retries
-    of a DeadLetterQueue.
+    mailboxes; it does not take --queue, --concurrency, --processes or --until-idle. `redrive work calls:dlq` runs the
+    retries of a DeadLetterQueue.
 
     `redrive work` runs all workers of the file redrive.toml, which run commands; `redrive work mailer` only the worker
     called mailer. The file is applied first, and again when it is edited.
@@ -129,7 +129,7 @@ def work(what: tuple[str, ...], **options: Any) -> None:
     exist.
     """
     if was_given("metrics_host") and options["metrics_port"] is None:
-        raise click.UsageError("--metrics-host is for --metrics-port; leave it out, or give both")
+        raise click.UsageError("--metrics-host is for --metrics-port; omit it, or give both")
     if any(":" in each for each in what):
         _work_app(what, options)
     else:
@@ -140,8 +140,8 @@ def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
     """Run the workers of the file, which sets their numbers: options of an app are refused."""
     for option in _given(_FOR_APPS):
         raise click.UsageError(
-            f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
-            f"redrive.toml do stands in that file"
+            f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. The workers of redrive.toml "
+            f"are configured in that file"
         )
     events.configure()
     metrics = None if options["metrics_port"] is None else (options["metrics_host"], options["metrics_port"])
@@ -216,7 +216,7 @@ def work_by_file(
     config = _config(place)
     if place.is_memory:
         raise InvalidInput(
-            "memory:// is this process's own, and nobody could put anything to it; name a file or server"
+            "memory:// exists only in this process, so no other program could put items; name a file or server"
         )
     with open_place(place, create=True, maintenance=True) as broker, _shown(broker, metrics):
         running = ConfigRuntime(
