@@ -95,7 +95,7 @@ def test_unknown_queue_is_not_found_and_says_what_to_type(cli: Cli) -> None:
         error = cli.error("queue", words[0], "nothing", *words[1:], exits=4)
         assert error["code"] == "queue_not_found"
         assert error["details"] == {"queue": "nothing", "namespace": "default"}
-    assert "redrive queue list lists all queues" in cli("queue", "show", "nothing", exits=4).stderr
+    assert "redrive queue list shows all queues" in cli("queue", "show", "nothing", exits=4).stderr
 
 
 def test_pause_and_resume(cli: Cli) -> None:

@@ -177,18 +177,18 @@ def _queue_not_found(error: Any) -> str:
     meant = "".join(getattr(error, "__notes__", ()))  # a similar name, if the caller could read the queues
     return (
         f"queue '{error.queue}' does not exist{where}{meant}\n"
-        f"  {command_line('queue list')} lists all queues; {command_line(f'queue create {error.queue}')} creates it"
+        f"  {command_line('queue list')} shows all queues; {command_line(f'queue create {error.queue}')} creates it"
     )
 
 
 def _operation_not_found(error: Any) -> str:
-    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} lists all operations"
+    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} shows all operations"
 
 
 def _breaker_not_open(error: Any) -> str:
     return (
         f"breaker '{error.kind}' of queue '{error.queue}' is not open\n"
-        f"  {command_line(f'breaker list {error.queue}')} lists those that are open"
+        f"  {command_line(f'breaker list {error.queue}')} shows those that are open"
     )
 
 

@@ -220,7 +220,7 @@ def _file_of(value: bytes) -> object:
 def _wanted(
     core: Core, config: Config, present: Mapping[str, Queue], managed_before: Mapping[str, Collection[str]]
 ) -> dict[str, QueueSettings]:
-    """Return the wanted settings of each queue, including the dead queues that do not exist yet.
+    """Return the wanted settings of each queue, including dead queues that do not exist yet.
 
     `managed_before`: the settings of each queue that a file managed before any of this one was applied.
     """
@@ -317,7 +317,7 @@ def _put_back(done: _Done) -> Flow[None]:
 
 
 def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
-    """Notify the dead queues in other stores before the queues of this store change."""
+    """Notify dead queues in other stores before the queues of this store change."""
     for name, settings in plan.wanted.items():
         if name in plan.present and plan.present[name].settings == settings:
             continue
@@ -331,7 +331,7 @@ def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
 
 
 def _forget(core: Core, plan: _Plan) -> Flow[None]:
-    """Notify the dead queues in other stores that no queue uses now."""
+    """Notify dead queues in other stores that no queue uses now."""
     for name, settings in plan.wanted.items():
         named = set(remote_dead_queues(settings))
         if name in plan.present:

@@ -170,7 +170,7 @@ class _NotOpen(NotFound):
     def __init__(self, queue: str, fingerprint: str) -> None:
         super().__init__(
             f"no open breaker of queue '{queue}' is for a fingerprint with the first digits '{fingerprint}'\n"
-            f"  {command_line(f'breaker list {queue}')} lists those that are open"
+            f"  {command_line(f'breaker list {queue}')} shows those that are open"
         )
 
 

@@ -72,7 +72,7 @@ class NoCaptureQueue(NotFound):
         super().__init__(
             f"nothing was captured in '{queue}' yet: there is no such queue\n"
             f"  the first captured task creates it, and so does [capture] in redrive.toml; "
-            f"{command_line('queue list')} lists all queues"
+            f"{command_line('queue list')} shows all queues"
         )
 
 
@@ -223,7 +223,7 @@ def list_(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """List the captured tasks that meet all given conditions, the newest first."""
+    """List captured tasks that meet all given conditions, the newest first."""
     where = TaskFilter.parse(status, category, policy, _time(since), _time(before), None)
     with open_queue(queue) as broker:
         items, position = broker.run_flow(administration.list_items(broker.core, queue, where, limit, cursor))

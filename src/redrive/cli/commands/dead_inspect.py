@@ -107,7 +107,7 @@ def _with_page_options(function: Any) -> Any:
 @click.option("--archived", is_flag=True, help="List archived items instead of dead letters.")
 @_with_page_options
 def list_(archived: bool, limit: int, cursor: str | None, oldest: bool) -> None:
-    """List the dead letters that meet all given conditions, the newest first."""
+    """List dead letters that meet all given conditions, the newest first."""
     with open_target() as broker:
         where = conditions(broker, status=Status.ARCHIVED) if archived else conditions(broker)
         where.setdefault("status", Status.DEAD)

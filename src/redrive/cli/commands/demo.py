@@ -61,7 +61,7 @@ def demo(what: str | None) -> None:
     print_line()
     print_line(f"  export REDRIVE_URL={place.shown}")
     print_line()
-    print_line("Then inspect the dead letters, and redrive them:")
+    print_line("Then inspect the failed items, and redrive them:")
     print_line()
     print_line("  redrive dead groups")
     print_line(f"  redrive dead show {top.sample[:8]}")

@@ -130,7 +130,7 @@ class NothingToUndo(NotFound):
         self.id = id
         super().__init__(
             f"neither an operation nor an item has the id '{id}'\n"
-            f"  {command_line('operation list')} lists all operations"
+            f"  {command_line('operation list')} shows all operations"
         )
 
 

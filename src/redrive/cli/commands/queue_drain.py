@@ -38,7 +38,7 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) ->
         stats = broker.stats(queue)
         if letters := stats.dead_letters - stats.dead - stats.moving:
             look = command_line(f"dead list -q {queue}")
-            print_note(f"{pluralize(letters, 'item')} in {queue} are dead letters: {look} lists them")
+            print_note(f"{pluralize(letters, 'item')} in {queue} are dead letters: {look} shows them")
         _clear(broker, f"empty {queue} and drop", queue, statuses, "0s", dry_run, yes, final=False)
 
 

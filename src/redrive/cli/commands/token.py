@@ -83,7 +83,7 @@ def revoke(name: str) -> None:
     """Revoke the token called NAME. Servers refuse it after one second at the latest."""
     with open_target(namespace=TOKENS_NAMESPACE) as broker:
         if not broker.run_flow(token_store.revoke(name, broker.core.actor(None))):
-            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} lists all tokens")
+            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows all tokens")
     if as_json():
         print_json({"revoked": name})
     else:
