@@ -1,10 +1,10 @@
-"""Durable queues in which failed work is never lost, is easy to understand, and comes back with one command."""
+"""Durable queues in which failed work is never lost, is easy to diagnose, and is redriven with one command."""
 
 import sys
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # for type checkers it is true; the module typing is not worth what it costs to import here
+TYPE_CHECKING = False  # type checkers treat it as true; importing the module typing here would slow down the start
 if TYPE_CHECKING:
     from redrive.broker.api.handle import QueueHandle
     from redrive.broker.async_api.handle import AsyncQueueHandle
@@ -123,7 +123,7 @@ __all__ = [
     "redact_secrets",
 ]
 
-# Where each name comes from. It is imported when it is first asked for, so that the command starts fast.
+# The module of each name. It is imported on first access, so that the command starts fast.
 _HOMES = {
     "Conditions": "redrive.model.options",
     "ConnectOptions": "redrive.model.options",
@@ -192,7 +192,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of these
+if not TYPE_CHECKING:  # a type checker that finds `__getattr__` accepts every misspelt name
 
     def __getattr__(name: str) -> object:
         from importlib import import_module
@@ -210,7 +210,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(type(sys)):  # type: ignore[misc]
-    """Keeps `redrive.connect` the function. To import the module of that name would put the module in its place."""
+    """The module type that keeps `redrive.connect` the function when the module of that name is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "connect" and isinstance(value, type(sys)):

@@ -1,7 +1,7 @@
-"""The only reader of time.
+"""Clocks: the only code that reads the time.
 
 An instant is an integer: microseconds since 1970 in UTC. A duration is an integer number of microseconds.
-Everything that waits does it through a clock too, so that a test can move time instead of sleeping.
+All waits go through a clock too, so that a test can advance time instead of sleeping.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def to_datetime(at: Instant) -> datetime:
 
 
 class Clock(Protocol):
-    """Tells the time, and waits for it."""
+    """A source of time that can also wait."""
 
     def now(self) -> Instant:
-        """The current instant. It may stand still and, when the system's clock is set back, go back."""
+        """Return the current instant, which may repeat, and goes backwards if the system clock is set back."""
         ...
 
     def wait(self, event: threading.Event, until: Instant | None) -> None:
-        """Return when the event is set or the instant has come, and now and then for no reason: check both again."""
+        """Wait until the event is set or the instant is reached. Wake-ups may be spurious: check both again."""
         ...
 
 
@@ -51,7 +51,7 @@ class SystemClock:
 
 
 def at_intervals(clock: Clock, every: int, end: threading.Event) -> Iterator[None]:
-    """Now, and then whenever `every` microseconds have passed since the last tick came, until the event is set."""
+    """Yield immediately, and then `every` microseconds after each previous tick, until the event is set."""
     while not end.is_set():
         until = Instant(clock.now() + every)
         yield
@@ -60,14 +60,14 @@ def at_intervals(clock: Clock, every: int, end: threading.Event) -> Iterator[Non
 
 
 class ServerClock:
-    """The time of the server, as far as this process knows it: it follows every commit."""
+    """An estimate of the server's time: the offset to the system clock, updated by `follow` with every commit."""
 
     def __init__(self) -> None:
         self._system = SystemClock()
         self._ahead = 0
 
     def follow(self, now: Instant) -> None:
-        """The server said that it is this time."""
+        """Set the offset from the time that the server reported."""
         self._ahead = now - self._system.now()
 
     def now(self) -> Instant:

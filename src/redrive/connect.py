@@ -1,4 +1,4 @@
-"""One URL decides where a broker runs: the only place that knows every store."""
+"""Selection of the store by URL. The only module that knows every store."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from redrive.store import Store
 
 _URLS = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE, redis://HOST and http://HOST:7272"
 TOKEN_VARIABLE = "REDRIVE_TOKEN"
-"""What a server knows a program by that gives no token."""
+"""The environment variable with the default access token for a server."""
 
 
 @lists_options(ConnectOptions)
 def connect(url: str = DEFAULT_URL, **options: Unpack[ConnectOptions]) -> Broker:
     """Open a broker on the store that the URL names.
 
-    `memory://` lives and ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
-    `sqlite:////var/lib/jobs.db` one anywhere, for its owner alone unless `?mode=0660` lets a group use it;
-    `postgresql://user@host/database` keeps its tables in the schema `redrive`, or in the one that `?schema=` names;
+    `memory://` ends with this broker; `sqlite:///jobs.db` is a file in the working directory and
+    `sqlite:////var/lib/jobs.db` an absolute path, for its owner only unless `?mode=0660` admits a group;
+    `postgresql://user@host/database` keeps its tables in the schema `redrive`, or the one that `?schema=` names;
     `redis://host` and `redis+cluster://host` keep their keys under the prefix `redrive`, or the one that `?prefix=`
     names, and wait for `?wait_replicas=` replicas; `http://host:7272` and `https://host` are servers (`redrive serve`).
     """
@@ -47,12 +47,12 @@ def connect(url: str = DEFAULT_URL, **options: Unpack[ConnectOptions]) -> Broker
 
 @lists_options(ConnectOptions)
 def connect_async(url: str = DEFAULT_URL, **options: Unpack[ConnectOptions]) -> AsyncBroker:
-    """The same for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
+    """Open a broker for programs on an event loop: every method is awaited. Opening it does not need a running loop."""
     return AsyncBroker(_open_core(url, **options))
 
 
 def token_for(url: str) -> str | None:
-    """Return what REDRIVE_TOKEN says if the URL is that of a server: a token is for servers only."""
+    """Return the value of REDRIVE_TOKEN if the URL is that of a server, else None: only servers take a token."""
     is_server = isinstance(url, str) and url.startswith(("http://", "https://"))
     return os.environ.get(TOKEN_VARIABLE) if is_server else None
 
@@ -97,7 +97,7 @@ def _open_core(
 
 
 def _checked_stores(name: str | None, stores: Mapping[str, str]) -> Mapping[str, str]:
-    """Names and URLs of other stores. They are opened when they are needed."""
+    """Return the names and URLs of other stores, checked. They are opened when they are first needed."""
     if not isinstance(stores, Mapping):
         raise InvalidInput(f"stores is a table from names to URLs, not {redact_url(stores)}")
     stores = table("stores", stores, MAX_BATCH)
@@ -136,7 +136,7 @@ def _open(
         raise InvalidInput(f"a URL is a text, not {redact_url(url)}; there are {_URLS}")
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose text quotes it
+    except ValueError:  # the text of the error quotes the URL
         raise InvalidInput(f"{redact_url(url)!r} cannot be read as a URL; there are {_URLS}") from None
     if token is not None and parts.scheme not in SERVER_SCHEMES:
         raise InvalidInput("a token is for a server, http://HOST:7272; leave it out for a store that is opened here")
@@ -151,7 +151,7 @@ def _open(
                 )
             if not create:
                 raise InvalidInput(
-                    "a store in memory always begins empty; leave create_if_missing=False out, or name a file"
+                    "a store in memory always starts empty; leave create_if_missing=False out, or name a file"
                 )
             return MemoryStore(clock or SystemClock(), namespace, **named)
         case "sqlite":
@@ -179,7 +179,7 @@ def _open(
 def _open_postgres(
     url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None, named: Mapping[str, str]
 ) -> Store:
-    """What is behind `?` is for the driver, but for `schema`, which is ours."""
+    """Open a PostgreSQL store. URL options belong to the driver, except `schema`."""
     try:
         from redrive.stores.postgres import PostgresStore
     except ImportError as error:
@@ -200,7 +200,7 @@ def _open_postgres(
 def _open_redis(
     url: str, namespace: str, relaxed: bool, create: bool, clock: Clock | None, named: Mapping[str, str]
 ) -> Store:
-    """What is behind `?` is for the driver, but for `prefix` and `wait_replicas`, which are ours."""
+    """Open a Redis store. URL options belong to the driver, except `prefix` and `wait_replicas`."""
     try:
         from redrive.stores.redis import RedisStore
     except ImportError as error:
@@ -223,12 +223,12 @@ def _open_redis(
 
 
 def _check_login(url: str, ends: str) -> None:
-    """Refuse a password that makes it uncertain where the host begins: a driver would name the rest of it as the host.
+    """Refuse a password that makes the start of the host ambiguous: a driver would report its rest as the host.
 
-    ends: the characters at which the driver lets a user and password end, beside the last `@`.
+    ends: the characters at which the driver ends user and password, besides the last `@`.
     """
     before, at, _ = url.partition("://")[2].rpartition("@")
-    unexpected = ":" if before.startswith("/") else ends  # which begins a path, and so has no user
+    unexpected = ":" if before.startswith("/") else ends  # a path, without a user
     if at and any(character in before for character in unexpected):
         raise InvalidInput(f"{redact_url(url)!r} has characters that mean something else in a URL; {ENCODED}")
 
@@ -236,7 +236,7 @@ def _check_login(url: str, ends: str) -> None:
 def _open_server(
     url: str, namespace: str, relaxed: bool, token: str | None, clock: Clock | None, name: str | None
 ) -> Store:
-    """There is nothing to create: the server did that when it was started."""
+    """Open a client of a server. Nothing is created: the server created its store when it started."""
     try:
         from redrive.client import RemoteStore
     except ImportError as error:
@@ -247,8 +247,8 @@ def _open_server(
 
 
 def _without(names: Collection[str], url: str) -> tuple[str, dict[str, str]]:
-    """A URL without the options of these names, and these. The rest is left as it was written: drivers differ in what
-    they take for the same (`///` and `//`, `+` and a blank)."""
+    """Return a URL without the options of these names, and those options. The rest of the URL is unchanged: drivers
+    differ in what they treat as equal (`///` and `//`, `+` and a space)."""
     address, _, query = url.partition("?")
     found: dict[str, str] = {}
     others = []

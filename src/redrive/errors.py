@@ -1,4 +1,4 @@
-"""Every error Redrive raises.
+"""The errors that Redrive raises.
 
     RedriveError
     ├── InvalidInput             the call itself is wrong; nothing was changed
@@ -7,8 +7,8 @@
     │   ├── InvalidDuration      a delay, a timeout or an instant
     │   ├── InvalidPayload       a value that cannot be stored and read back exactly
     │   ├── PayloadTooLarge      payload or headers over their limit
-    │   ├── RequestTooLarge      more in one request than the server takes
-    │   ├── InvalidArguments     arguments that the function of a task does not take
+    │   ├── RequestTooLarge      a request over a limit of the server
+    │   ├── InvalidArguments     arguments that the function of a task does not accept
     │   └── InvalidConfig        a redrive.toml that cannot be used
     │       └── UntrustedFile    one that another user can change, or with an address that was not confirmed
     ├── NotFound
@@ -18,42 +18,42 @@
     │   └── BreakerNotOpen
     ├── Refused                  the call is well formed, but not now or not on this
     │   ├── QueueExists
-    │   ├── QueueInUse           others name it as their dead queue
+    │   ├── QueueInUse           the queue is the dead queue of other queues
     │   ├── ConfirmationMismatch purge or delete named another number of items
-    │   ├── ItemActive           a worker holds the item
-    │   ├── ItemMoving           the item is on its way to another store
-    │   ├── ItemHeld             the item is held back
+    │   ├── ItemActive           a worker has a lease on the item
+    │   ├── ItemMoving           the item is moving to another store
+    │   ├── ItemHeld             the item is held
     │   ├── WrongStatus          the item is not in a status the verb applies to
     │   ├── IdempotencyConflict  the key was used with another payload
     │   ├── QueueFull            max_size reached
     │   ├── QueuePaused          the queue gives no leases
     │   ├── QueueGated           the queue gives no leases until its gates open
-    │   ├── LeaseLost            the token is no longer the newest, or never was
+    │   ├── LeaseLost            the fencing token is outdated or invalid
     │   ├── WrongQueue           the leased item is in another queue than the call names
-    │   └── OperationEnded       it has ended
-    ├── ResultUnavailable        a task has no result to give, or not yet
+    │   └── OperationEnded       the operation has ended
+    ├── ResultUnavailable        a task has no result, or not yet
     │   ├── TaskFailed           its item is dead
-    │   ├── ResultNotKept        it is done, and the result was not kept
-    │   └── ResultTimeout        it is not done yet
+    │   ├── ResultNotKept        it is completed, and the result was not kept
+    │   └── ResultTimeout        it is not completed yet
     ├── StoreError               the store cannot serve the call
     │   ├── StoreUnavailable     it cannot be opened or reached
     │   │   └── StoreBusy        another process holds its write lock
     │   ├── StoreReadOnly
     │   ├── DiskFull
-    │   ├── NotAStore            the file is something else
+    │   ├── NotAStore            the file is not a store
     │   ├── SchemaTooNew         written by a newer Redrive
     │   ├── SchemaTooOld         written by a Redrive from before the first release
     │   ├── EngineUnsupported    the engine has a known flaw, or lacks a feature
-    │   └── StoreFailed          the engine answered with an error that nothing foresaw
-    ├── AccessError              a server does not let this caller do this
+    │   └── StoreFailed          the engine returned an unexpected error
+    ├── AccessError              a server denies the call
     │   ├── Unauthorized         no token, or one that is unknown, expired or revoked
-    │   └── Forbidden            the token is not for this
+    │   └── Forbidden            the token lacks the permission
     ├── OutcomeUnknown           the connection broke while the call was being committed
     ├── Overloaded               more calls are waiting than the committer accepts
     └── Closed                   the broker was closed
 
-A refusal changed nothing. `code` is stable and is what other languages see; `retryable` says whether the same
-call can succeed later without anybody changing anything.
+A refusal changed nothing. `code` is stable and identifies the error in other languages; `retryable` is true if the
+same call can succeed later without any change by a user.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class RedriveError(Exception):
-    """The root. Catch this to catch everything Redrive raises on purpose."""
+    """The base class of all errors that Redrive raises on purpose."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class RedriveError(Exception):
 
 
 class InvalidInput(RedriveError):
-    """The call cannot be carried out by any store in any state."""
+    """The call is invalid for every store in every state."""
 
     code = "invalid_input"
 
@@ -90,7 +90,7 @@ class InvalidName(InvalidInput):
 
 
 class InvalidSetting(InvalidInput):
-    """A setting that is unknown, of the wrong type, out of range, or at odds with another."""
+    """A setting that is unknown, of the wrong type, out of range, or in conflict with another."""
 
     code = "invalid_setting"
 
@@ -110,7 +110,7 @@ class InvalidDuration(InvalidInput):
 
 
 class InvalidPayload(InvalidInput):
-    """A value that could not be stored and read back exactly. `path` says where, as in `$.users[3].name`."""
+    """A value that cannot be stored and read back exactly. `path` is its place, as in `$.users[3].name`."""
 
     code = "invalid_payload"
 
@@ -134,7 +134,7 @@ class PayloadTooLarge(InvalidInput):
 
 
 class RequestTooLarge(InvalidInput):
-    """More in one request than the server takes."""
+    """A request over a limit of the server."""
 
     code = "request_too_large"
 
@@ -144,7 +144,7 @@ class RequestTooLarge(InvalidInput):
 
 
 class InvalidArguments(InvalidInput):
-    """Arguments that the function of a task does not take, or a parameter that no arguments can be given for."""
+    """Arguments that the function of a task does not accept, or a parameter that cannot be passed."""
 
     code = "invalid_arguments"
 
@@ -154,16 +154,16 @@ class InvalidArguments(InvalidInput):
 
 
 class Problem(NamedTuple):
-    """Something that is wrong with a file."""
+    """One problem of a config file."""
 
     line: int
     key: str
     problem: str
-    """What was expected there."""
+    """The description, with what was expected."""
 
 
 class InvalidConfig(InvalidInput):
-    """A redrive.toml that cannot be used. `problems` has all that is wrong with it; the other fields tell of the first.
+    """A redrive.toml that cannot be used. `problems` has all its problems; the other fields describe the first one.
 
     Nothing of the file was applied.
     """
@@ -185,11 +185,11 @@ class UntrustedFile(InvalidConfig):
     code = "untrusted_file"
 
 
-# What was named is not there.
+# The call names something that does not exist.
 
 
 class NotFound(RedriveError):
-    """What the call names does not exist."""
+    """The call names something that does not exist."""
 
     code = "not_found"
 
@@ -262,7 +262,7 @@ class QueueExists(Refused):
 
 
 class QueueInUse(Refused):
-    """Other queues send their dead items here."""
+    """The queue is the dead queue of other queues."""
 
     code = "queue_in_use"
 
@@ -274,7 +274,7 @@ class QueueInUse(Refused):
 
 
 class ConfirmationMismatch(Refused):
-    """The number of items confirmed is not the number there are."""
+    """The confirmed number of items differs from the actual number."""
 
     code = "confirm_mismatch"
 
@@ -283,12 +283,12 @@ class ConfirmationMismatch(Refused):
         meant = "nothing was confirmed" if confirmed is None else f"confirm={confirmed} was given"
         items = "1 item" if actual == 1 else f"{actual:,} items"
         super().__init__(
-            f"{what} would remove {items} for good and {meant}; pass confirm={actual} if that is what you mean"
+            f"{what} would remove {items} permanently and {meant}; pass confirm={actual} if that is what you mean"
         )
 
 
 class ItemActive(Refused):
-    """A worker holds the item."""
+    """A worker has a lease on the item."""
 
     code = "item_active"
     retryable = True
@@ -303,7 +303,7 @@ class ItemActive(Refused):
 
 
 class ItemMoving(Refused):
-    """The item is on its way to another store, which may have its copy already."""
+    """The item is moving to another store, which may have its copy already."""
 
     code = "item_moving"
     retryable = True
@@ -311,13 +311,13 @@ class ItemMoving(Refused):
     def __init__(self, id: str, to: str) -> None:
         self.id, self.to = id, to
         super().__init__(
-            f"item {id} is on its way to {to} and takes no failure any more; put the failure again once the item has "
+            f"item {id} is moving to {to} and takes no failure any more; put the failure again once the item has "
             f"arrived there, or under another idempotency key; moves() lists what keeps an item"
         )
 
 
 class ItemHeld(Refused):
-    """The item is held back, and is leased by nobody until it is let go."""
+    """The item is held, and cannot be leased until it is released by `unhold`."""
 
     code = "item_held"
 
@@ -331,7 +331,7 @@ class ItemHeld(Refused):
 _NEXT_STEP = {
     "archived": "; restore it first",
     "dropped": "; it is in the archive already, and can be restored or purged",
-    "moving": "; it is on its way to another store, and can be changed there once it has arrived",
+    "moving": "; it can be changed in the other store once it has arrived",
 }
 _NEXT_STEP_OF_VERB = {("lease", "dead"): "; lease it with include_dead, or redrive it"}
 
@@ -350,7 +350,7 @@ class WrongStatus(Refused):
 
 
 class IdempotencyConflict(Refused):
-    """The key was used for another payload, and its time is not over."""
+    """The idempotency key was used for another payload and has not expired."""
 
     code = "idempotency_conflict"
 
@@ -387,8 +387,8 @@ class QueuePaused(Refused):
 
 
 class QueueGated(Refused):
-    """A gate of the queue is closed, or its allowance is used up. `until` is when it opens, in microseconds; None: not
-    before the gate is changed."""
+    """A gate of the queue is closed, or its allowance is used up. `until` is the instant at which it opens, in
+    microseconds; None: only after a change of the gate."""
 
     code = "queue_gated"
     retryable = True
@@ -404,7 +404,7 @@ class QueueGated(Refused):
 
 
 class LeaseLost(Refused):
-    """The token no longer holds the item. `status` is what the item is now; None when it is gone."""
+    """The fencing token is no longer valid. `status` is the current status of the item; None if it does not exist."""
 
     code = "lease_lost"
 
@@ -437,17 +437,17 @@ class OperationEnded(Refused):
         super().__init__(f"operation {id} is {status} and cannot be changed any more; start another one")
 
 
-# A task has no result to give, or not yet.
+# A task has no result, or not yet.
 
 
 class ResultUnavailable(RedriveError):
-    """Whoever asked for the result of a task cannot have it."""
+    """The result of a task cannot be returned."""
 
     code = "result_unavailable"
 
 
 class TaskFailed(ResultUnavailable):
-    """The item of the task is dead. `failure` is what went wrong last, None where nobody reported anything."""
+    """The item of the task is dead. `failure` is the last failure; None if none was reported."""
 
     code = "task_failed"
 
@@ -457,7 +457,7 @@ class TaskFailed(ResultUnavailable):
 
 
 class ResultNotKept(ResultUnavailable):
-    """The task is done, or its item was removed, and there is no result: it was not kept, or its time is over."""
+    """The task is completed, or its item was removed, and the result was not kept or has expired."""
 
     code = "result_not_kept"
 
@@ -470,7 +470,7 @@ class ResultNotKept(ResultUnavailable):
 
 
 class ResultTimeout(ResultUnavailable):
-    """The task is not done yet. It goes on, and its result can be asked for again."""
+    """The task is not completed yet. It continues, and its result can be requested again."""
 
     code = "result_timeout"
     retryable = True
@@ -504,7 +504,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another process holds the write lock. `pid` and `command` are None where the system does not say which one."""
+    """Another process holds the write lock. `pid` and `command` are None if the system does not report them."""
 
     code = "store_busy"
 
@@ -546,7 +546,7 @@ class DiskFull(StoreError):
 
 
 class NotAStore(StoreError):
-    """The file is something else or damaged, or the URL is not that of a Redrive server."""
+    """The file is not a store or is damaged, or the URL is not that of a Redrive server."""
 
     code = "not_a_store"
 
@@ -594,7 +594,7 @@ class EngineUnsupported(StoreError):
 
 
 class StoreFailed(StoreError):
-    """The engine answered with an error that nothing foresaw. The call was rolled back."""
+    """The engine returned an unexpected error. The call was rolled back."""
 
     code = "store_failed"
 
@@ -603,11 +603,11 @@ class StoreFailed(StoreError):
         super().__init__(f"store {store} failed: {problem}; nothing was changed")
 
 
-# A server does not take the call.
+# A server denies the call.
 
 
 class AccessError(RedriveError):
-    """A server does not let this caller do this. Nothing was changed."""
+    """A server denies the call. Nothing was changed."""
 
     code = "access_error"
 
@@ -623,7 +623,7 @@ class Unauthorized(AccessError):
 
 
 class Forbidden(AccessError):
-    """The token is not for this: its roles, its namespaces or its queues do not cover the call."""
+    """The token lacks the permission: its roles, its namespaces or its queues do not cover the call."""
 
     code = "forbidden"
 
@@ -678,7 +678,7 @@ _SHOWN_CHARS = 80
 
 
 def short_repr(value: object, chars: int) -> str:
-    """The beginning of how a value writes itself, for an error text; what it is where it cannot."""
+    """Return the start of the `ascii` text of a value, for an error text; the name of its type if `ascii` raises."""
     try:
         return ascii(value)[:chars]
     except Exception:
@@ -686,7 +686,7 @@ def short_repr(value: object, chars: int) -> str:
 
 
 def _show(value: object) -> str:
-    """A value as an error text can hold it: quoted, short, printable."""
+    """Return a value as an error text shows it: quoted, short, printable."""
     text = f"'{value}'" if type(value) is str else short_repr(value, _SHOWN_CHARS + 1)
     if not text.isprintable():
         text = short_repr(value, _SHOWN_CHARS + 1)
@@ -694,7 +694,7 @@ def _show(value: object) -> str:
 
 
 def _next_step(verb: str, status: str) -> str:
-    """What to do about an item of that status before the verb, for the end of an error text."""
+    """Return the advice for an item in that status, for the end of an error text."""
     return "" if verb == "undo" else _NEXT_STEP_OF_VERB.get((verb, status), _NEXT_STEP.get(status, ""))
 
 

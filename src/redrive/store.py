@@ -25,8 +25,8 @@ Rules for every store:
 - **Fence.** A call that names a token is accepted while the item is active under that token, regardless of the
   clock. Otherwise it gets `LeaseLost` with the item's current status and changes nothing. So of two calls with one
   token exactly one is accepted.
-- **Who decides.** Verdicts come with the call. A call that carries a verdict names the version of the queue's
-  settings it was judged by; if that is no longer the newest, the result is `StaleSettings` and nothing was changed.
+- **Verdicts.** They come with the call. A call that carries a verdict names the version of the queue's settings it was
+  judged by; if that is no longer the newest, the result is `StaleSettings` and nothing was changed.
 
 Every store passes the suite in `redrive.testing.conformance`.
 """
@@ -57,7 +57,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """What an acknowledged call survives, in words for a person."""
+    """The failures that an acknowledged call survives, as text for an operator."""
 
     level: str
     """`full`, `relaxed`, or `none` where nothing survives the process."""
@@ -88,13 +88,13 @@ class Store(Protocol):
         """Put inside the caller's own transaction: the items exist if and only if that transaction commits.
 
         The items name no queue for replies: to record that would keep other transactions waiting for the caller's.
-        Raises refusals. `InvalidInput` where the connection is not one of this store, or has no transaction open.
+        Raises refusals. `InvalidInput` if the connection is not one of this store, or has no open transaction.
         """
         ...
 
     def poll_changes(self) -> Collection[str] | None:
-        """Queues, and result topics, in which another process may have changed something since the last call; None: in
-        any. Cheap."""
+        """Return the queues and result topics in which another process may have changed something since the last call;
+        None: any. Cheap."""
         ...
 
     def subscribe(self, wake: Callable[[], None]) -> None:
@@ -107,11 +107,11 @@ class Store(Protocol):
         ...
 
     def durability(self) -> Durability:
-        """What an acknowledged call survives."""
+        """Return the failures that an acknowledged call survives."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for the operator about the database, a sentence each."""
+        """Return warnings for the operator about the database, a sentence each."""
         ...
 
     def reopen(self) -> None:
@@ -119,5 +119,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything. Twice is no error. From then on `commit`, `read` and `changed` raise `Closed`."""
+        """Release all resources; idempotent. From then on `commit`, `read` and `poll_changes` raise `Closed`."""
         ...

@@ -193,7 +193,7 @@ def test_lost_database_is_not_replaced_by_an_empty_one(path: Path) -> None:
     broker = opened(path)
     broker.put("jobs", 1)
     rename(path)
-    with pytest.raises(StoreUnavailable, match=r"put it back, or remove .*jobs\.db-wal to begin anew"):
+    with pytest.raises(StoreUnavailable, match=r"restore it, or remove .*jobs\.db-wal to start with an empty store"):
         connect(f"sqlite:///{path}", maintenance=False)
     assert not path.exists()
     broker.close()
@@ -224,7 +224,7 @@ def test_file_that_cannot_be_looked_at_for_a_moment_is_not_lost(path: Path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", refused)
-        with pytest.raises(StoreUnavailable, match="cannot be looked at"):
+        with pytest.raises(StoreUnavailable, match="cannot be checked"):
             broker.put("jobs", 1)
     broker.put("jobs", 2)
     broker.close()

@@ -266,7 +266,7 @@ def test_worker_that_is_silent_is_killed(work: Work) -> None:
     item = work.item(id, Status.COMPLETED)
     assert item.counters.losses == 1
     assert item.last_failure is not None
-    assert "no sign of life for 6 s" in item.last_failure.text
+    assert "no heartbeat for 6 s" in item.last_failure.text
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
 

@@ -173,7 +173,7 @@ def test_mistake_says_what_was_imported_before_it(broker: Broker, other: Broker)
     (line,) = items_in(list(broker.export()))
     lines = [json.dumps({**line, "id": f"{number:032x}"}) for number in range(1_002)]
     lines[1_001] = lines[1_001][:50]
-    with pytest.raises(InvalidInput, match=r"line 1002: .*; 1,000 were imported before it and 0 ignored\. Mend"):
+    with pytest.raises(InvalidInput, match=r"line 1002: .*; 1,000 were imported before it and 0 ignored\. Fix"):
         other.import_items(lines)
     assert other.count() == 1_000
 

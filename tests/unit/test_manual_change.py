@@ -88,7 +88,7 @@ def test_verbs_that_need_a_token_are_not_done_by_hand() -> None:
         if verb in MANUAL_VERBS:
             check_verb(verb)
         else:
-            with pytest.raises(InvalidInput, match=f"{verb} cannot be done by hand; there are archive"):
+            with pytest.raises(InvalidInput, match=f"{verb} is no manual change; there are archive"):
                 check_verb(verb)
 
 

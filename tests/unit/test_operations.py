@@ -253,7 +253,7 @@ def test_archive_and_restore_are_each_other_s_reverse(broker: Broker) -> None:
     assert (again.verb, broker.run_operation(again.id).changed) == ("archive", 2)
     purge = broker.start_operation("purge", confirm=2)
     broker.run_operation(purge.id)
-    with pytest.raises(InvalidInput, match="purge cannot be taken back"):
+    with pytest.raises(InvalidInput, match="purge cannot be undone"):
         broker.undo_operation(purge.id)
 
 

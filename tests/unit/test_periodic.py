@@ -143,7 +143,7 @@ def test_periodic_task_needs_no_arguments() -> None:
     def fine(context: Context, number: int = 1) -> None: ...
 
     assert fine.periodic == Periodic(Every(HOUR), MissedTicks.ONCE)
-    with pytest.raises(InvalidInput, match="nobody gives it number"):
+    with pytest.raises(InvalidInput, match="gets no value for number"):
 
         @jobs.task(cron="0 3 * * *")
         def wrong(number: int) -> None: ...

@@ -243,7 +243,7 @@ def test_type_of_a_function_around_is_found() -> None:
 def test_type_that_cannot_be_told_is_an_error_that_names_task_and_parameter() -> None:
     def function(thing: "Nonsense") -> None: ...
 
-    with pytest.raises(InvalidArguments, match=r"task 'send': the type of thing cannot be told: .*Nonsense"):
+    with pytest.raises(InvalidArguments, match=r"task 'send': the type of thing cannot be resolved: .*Nonsense"):
         arguments(function).check()
 
 

@@ -96,7 +96,7 @@ def test_misspelt_module_is_told_with_the_one_that_was_meant(folder: Path) -> No
 
 
 def test_main_is_no_module_that_another_process_can_find() -> None:
-    with pytest.raises(InvalidInput, match="put the app into a module of its own, as in jobs:app"):
+    with pytest.raises(InvalidInput, match="put the app into a separate module, as in jobs:app"):
         load_app("__main__:app")
 
 

@@ -1,1 +1,1 @@
-"""Principals, their tokens, and the permission that each call needs."""
+"""Principals, their tokens, and the permissions that each call needs."""

@@ -1,4 +1,4 @@
-"""A broker bound to a caller: every flow passes the guard, so that what is above it knows of no rights."""
+"""A broker bound to a caller: the guard checks every flow, so the layers above check no permissions."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ FOR_FLOWS = frozenset(
         *("start_moves", "wake_movers", "wake_maintenance"),
     }
 )
-"""What flows take from a core. None of it reads or changes the store."""
+"""Attributes of a core that flows may use. None of them reads or changes the store."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
-    """What flows may know of the store."""
+    """Attributes of the store that flows may read."""
 
     name: str
     namespace: str
 
 
 class StoreNames(msgspec.Struct, frozen=True):
-    """What flows may know of other stores."""
+    """The check for names of other stores that flows may use."""
 
     is_known: Callable[[str], bool]
 
 
 class FlowCore:
-    """The core as flows of a bound broker take it: without the ways to the store that pass no guard."""
+    """The core for flows of a bound broker: without any access to the store that bypasses the guard."""
 
     __slots__ = ("_caller", "_core")
 
@@ -65,27 +65,27 @@ class FlowCore:
         return getattr(self._core, name)
 
     def queue(self, name: str) -> Flow[Queue]:
-        """A queue as last seen, for a caller that may know it: what was seen for others passes no guard."""
+        """Return a queue; `Forbidden` if the caller may not know it, since a cached queue bypasses the guard."""
         if not self._caller.may(SEES_QUEUES, name):
             raise Forbidden(SEES_QUEUES[0], self._caller.namespace, name)
         return self._core.queue(name)
 
     @property
     def store(self) -> StoreIdentity:
-        """Its names, and nothing that reads or writes."""
+        """The names of the store, without access to its data."""
         return StoreIdentity(self._core.store.name, self._core.store.namespace)
 
     @property
     def stores(self) -> StoreNames:
-        """Which others there are. A flow reaches one by `OnStore`, which the guard checks."""
+        """The check for names of other stores. A flow accesses a store by `OnStore`, which the guard checks."""
         return StoreNames(self._core.stores.is_known)
 
 
 class BoundBroker(AsyncBroker):
-    """The broker of a namespace as one caller may use it.
+    """The broker of a namespace, restricted to the permissions of one caller.
 
-    What passes no guard is refused: other stores, transactions of the caller's own, hooks, the feed as it happens,
-    metrics, health, durability, and to close the broker, which belongs to others too.
+    It refuses what bypasses the guard: other stores, the caller's own transactions, hooks, following the feed,
+    metrics, health, durability, and closing the broker, which other callers share.
     """
 
     def __init__(self, broker: AsyncBroker, caller: Caller) -> None:
@@ -94,38 +94,38 @@ class BoundBroker(AsyncBroker):
         self._caller = caller
 
     async def run_flow(self, flow: Flow[_T]) -> _T:
-        """Drive a flow as the caller may run it."""
+        """Run a flow with the permissions of the caller."""
         return await self._unbound.run_flow(guarded(self._caller, flow))
 
     async def run_flow_in_thread(self, flow: Flow[_T]) -> _T:
-        """Drive a flow that only reads as the caller may run it, in a thread."""
+        """Run a read-only flow in a thread, with the permissions of the caller."""
         return await self._unbound.run_flow_in_thread(guarded(self._caller, flow))
 
     async def run_flow_to_end(self, flow: Flow[_T]) -> _T:
-        """Drive a flow as the caller may run it, even if this coroutine is cancelled."""
+        """Run a flow to its end with the permissions of the caller, even if this coroutine is cancelled."""
         return await self._unbound.run_flow_to_end(guarded(self._caller, flow))
 
     async def submit(self, call: Call) -> Any:
-        """Commit one call as the caller may make it: without a flow, where nothing has to be read for that."""
+        """Commit one call with the permissions of the caller, without a flow if its authorization needs no query."""
         signed = signed_freely(self._caller, call)
         if signed is None:
             return await self.run_flow(commit_call(call))
         return filter_result(self._caller, signed, await self._unbound.submit(signed))
 
     async def get(self, id: str, *, redacted: bool = True) -> Item:
-        """An item. Unredacted, for those who may see that in its queue."""
+        """Return an item; an unredacted one requires `manage` in its queue."""
         item = await super().get(id, redacted=redacted)
         self._check_shown((item,), redacted)
         return item
 
     async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """Many items; unredacted, for those who may see that in the queues of all of them."""
+        """Return the items of ids; unredacted ones require `manage` in the queue of each item."""
         items = await super().get_many(ids, redacted=redacted)
         self._check_shown(items, redacted)
         return items
 
     async def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """The items of keys; unredacted, for those who may see that in the queues of all of them."""
+        """Return the items of idempotency keys; unredacted ones require `manage` in the queue of each item."""
         items = await super().find_by_key(queue, keys, redacted=redacted)
         self._check_shown(items, redacted)
         return items
@@ -140,7 +140,7 @@ class BoundBroker(AsyncBroker):
         redacted: bool = True,
         **conditions: Unpack[Conditions],
     ) -> Page:
-        """A page of items; unredacted, for those who may see that in the queue that is asked for, or in all."""
+        """Return a page of items; unredacted ones require `manage` in the queue of the filter, or in all queues."""
         self._check_search(where, conditions, redacted)
         return await super().find(where, order=order, limit=limit, cursor=cursor, redacted=redacted, **conditions)
 
@@ -152,16 +152,16 @@ class BoundBroker(AsyncBroker):
         redacted: bool = True,
         **conditions: Unpack[Conditions],
     ) -> AsyncIterator[bytes]:
-        """Items as lines of JSON; unredacted, for those who may see that in the queue that is asked for, or in all."""
+        """Export items as lines of JSON; unredacted ones need `manage` in the queue of the filter, or in all queues."""
         self._check_search(where, conditions, redacted)
         return super().export(where, cursor=cursor, redacted=redacted, **conditions)
 
     def on_breaker_change(self, hook: BreakerHook) -> BreakerHook:
-        """Refused: a hook is of the program, not of a caller."""
+        """Raise `AttributeError`: hooks belong to the program, not to a caller."""
         raise AttributeError("a broker that is bound to a caller takes no hooks")
 
     async def run_maintenance(self) -> MaintenanceResult:
-        """Refused: the server runs it."""
+        """Raise `AttributeError`: the server runs maintenance."""
         raise AttributeError("a broker that is bound to a caller runs no maintenance")
 
     def _check_shown(self, items: Iterable[Item | None], redacted: bool) -> None:

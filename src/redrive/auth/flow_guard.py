@@ -1,7 +1,7 @@
-"""The guard: a flow around a flow. What the inner flow commits and asks is done as the caller may do it.
+"""The guard: a flow that wraps a flow and runs its commits and queries with the permissions of the caller.
 
-Each call is signed with the caller's name and authorized, by the guard's own queries where something has to be
-read; what comes back is filtered. A refusal is raised in the inner flow, like one of the store.
+It signs each call with the caller's name and authorizes it, with its own queries where it has to read something. It
+filters the results. It raises a refusal in the inner flow, like a refusal by the store.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _replace = msgspec.structs.replace
 
 
 def signed_freely(caller: Caller, call: Call) -> Call | None:
-    """The call as this caller may commit it, where no query is needed to allow it; None: a guarded flow asks.
+    """Return the signed call if neither its authorization nor its result needs a flow; otherwise None.
 
-    `filter_result` shows its result.
+    The user of the result passes it through `filter_result`.
     """
     kind = call.__class__
     if kind in RESULT_FILTERS and kind is not LeaseItems:
@@ -48,7 +48,7 @@ def signed_freely(caller: Caller, call: Call) -> Call | None:
 
 
 def guarded(caller: Caller, flow: Flow[_T]) -> Flow[_T]:
-    """The flow as this caller may run it."""
+    """Wrap a flow so that it runs with the permissions of the caller."""
     try:
         effect = next(flow)
         while True:
@@ -84,7 +84,7 @@ def _guarded_effect(caller: Caller, effect: Effect) -> Flow[Any]:
 
 
 def _guarded_commit(caller: Caller, calls: Sequence[Call]) -> Flow[list[Any]]:
-    """The results of calls. Each stands for itself: the refusal of one is its result."""
+    """Commit the authorized calls and return a result for each call; for a refused call, its refusal."""
     authorized = yield from authorize_calls(caller, calls)
     let_in = [call for call in authorized if not isinstance(call, RedriveError)]
     results = iter((yield from _filtered(caller, let_in, (yield CommitCalls(let_in)))) if let_in else ())
@@ -92,14 +92,14 @@ def _guarded_commit(caller: Caller, calls: Sequence[Call]) -> Flow[list[Any]]:
 
 
 def _filtered(caller: Caller, calls: Sequence[Call], results: Sequence[Any]) -> Flow[list[Any]]:
-    """The results as the caller may see them. Leases that it may not have are returned."""
+    """Return the results as the caller may see them, and release leases that it may not have."""
     if withheld := withheld_tokens(caller, calls, results):
         yield from commit_calls([ReturnLease(token) for token in withheld])
     return (yield from filter_results(caller, calls, results))
 
 
 def _checked_elsewhere(caller: Caller, effect: CommitCalls | ReadQuery) -> CommitCalls | ReadQuery:
-    """What is done on another store takes the same rights, in every queue: no pattern means a queue of that store."""
+    """Authorize an effect on another store: it needs the rights in every queue, since patterns are for local queues."""
     calls: Sequence[Call | Query] = effect.calls if isinstance(effect, CommitCalls) else (effect.query,)
     for call in calls:
         for need in permissions_for(call):

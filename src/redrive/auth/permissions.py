@@ -1,5 +1,5 @@
-"""What each call needs: which right, and where. All rights are here, for every door. Pure: what is not in the call is
-read by `store_call_authorization`."""
+"""Requirements of every call, for all interfaces: which rights it needs, and in which queues. Pure:
+`store_call_authorization` reads what is not in the call."""
 
 from __future__ import annotations
 
@@ -87,30 +87,30 @@ READ_RESULTS, READ_PAYLOADS = Permission.READ_RESULTS, Permission.READ_PAYLOADS
 OPERATE, MANAGE, MANAGE_TOKENS = Permission.OPERATE, Permission.MANAGE, Permission.MANAGE_TOKENS
 
 DELETING_VERBS = frozenset({Verb.DROP, Verb.PURGE})
-"""Verbs that remove items, a drop after `keep_dropped`."""
+"""Verbs that remove items; a drop removes them after `keep_dropped`."""
 _HALTING = frozenset({OperationStatus.PAUSED, OperationStatus.CANCELLED, OperationStatus.STOPPED})
 SEES_QUEUES = (READ, PUT, CAPTURE, CONSUME)
-"""Who puts or works somewhere may know the queue."""
+"""Rights of which each lets a caller read a queue: producers and workers need it too."""
 WATCHES_QUEUES = (CONSUME, READ)
-"""Who works or reads somewhere may wait for arrivals there."""
+"""Rights of which each lets a caller wait for arrivals in a queue."""
 SEES_UNREDACTED = (MANAGE,)
-"""Who may be shown items without redaction."""
+"""Rights of which each lets a caller read items without redaction."""
 
 _Requirements = Iterable[Requirement]
 
 
 def permissions_for(call: Call | Query) -> _Requirements:
-    """All that a call needs."""
+    """Return all requirements of a call."""
     return CALL_PERMISSIONS[call.__class__](call)
 
 
 def permission_for_verb(verb: Verb) -> Permission:
-    """What a change by hand needs."""
+    """Return the permission that a manual change needs."""
     return MANAGE if verb in DELETING_VERBS else OPERATE
 
 
 def needs_of_filter(where: Filter, right: Permission = READ) -> Iterator[RequiredPermission]:
-    """What somebody needs who looks for such items. Whoever searches what he may not see learns it word by word."""
+    """Yield the requirements of a search. Searching words or headers needs `read_payloads`: matches reveal content."""
     place = _place(where.queue)
     yield RequiredPermission((right,), place)
     if where.words is not None or where.headers is not None:
@@ -131,7 +131,7 @@ def _fixed(place: PermissionScope, *rights: Permission) -> Callable[[Any], _Requ
 
 
 def _create(call: CreateQueue) -> _Requirements:
-    """Whoever lets the dead of a queue go to another one fills that."""
+    """Require `manage` also in the dead queues of the new queue, since its dead letters fill them."""
     return [RequiredPermission((MANAGE,), QueueRef(name)) for name in (call.name, *call.settings.dead_queues())]
 
 
@@ -152,7 +152,7 @@ def _put(call: Put) -> _Requirements:
     for item in call.items:
         if item.is_plain:
             continue
-        if item.source_id is not None:  # what really has that id would not be taken in any more
+        if item.source_id is not None:  # the item that really has that id would then be ignored
             yield RequiredPermission((MANAGE,), place)
         if item.verdict is not None:
             yield VerdictCheck(place, item.verdict, item.version)
@@ -160,7 +160,7 @@ def _put(call: Put) -> _Requirements:
 
 
 def _reply_to(headers: Mapping[str, str] | None) -> _Requirements:
-    """The replies of an item fill the queue that it names for them."""
+    """Require `put` in the queue that an item names for its replies, since they fill it."""
     if headers is not None and REPLY_TO in headers:
         yield RequiredPermission((PUT,), QueueRef(headers[REPLY_TO]))
 
@@ -172,10 +172,10 @@ def _puts(puts: Iterable[Put]) -> _Requirements:
 
 def _registration(call: Register | Unregister) -> RequiredPermission:
     if call.kind == WORKER and (isinstance(call, Unregister) or call.timeout is not None):
-        return RequiredPermission((CONSUME,), QueueScope.ANY)  # for a time: nobody can fill the store with workers
+        return RequiredPermission((CONSUME,), QueueScope.ANY)  # with a timeout, so that workers cannot fill the store
     if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
         return RequiredPermission((CONSUME,) if call.kind == POLL else (PUT, CONSUME), QueueRef(call.name))
-    if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN, MANUAL_RETRIES):  # called QUEUE, QUEUE/TASK or QUEUE/DIGEST
+    if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN, MANUAL_RETRIES):  # named QUEUE, QUEUE/TASK or QUEUE/DIGEST
         return RequiredPermission((CONSUME,), QueueRef(call.name.partition("/")[0]))
     if call.kind == TOKEN:
         return RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL)
@@ -189,7 +189,7 @@ def _register(call: Register) -> _Requirements:
 
 def _unregister(call: Register | Unregister) -> _Requirements:
     yield _registration(call)
-    if call.audit is not None and call.kind != TOKEN:  # the audit is not for everybody to write into
+    if call.audit is not None and call.kind != TOKEN:  # only a manager may write to the audit
         yield RequiredPermission((MANAGE,), QueueScope.ALL)
 
 
@@ -258,7 +258,7 @@ def _start(call: StartOperation) -> _Requirements:
     yield from needs_of_filter(call.where, right)
     if call.to is not None:
         yield RequiredPermission((right,), QueueRef(call.to))
-    elif call.verb is Verb.UNDO:  # each goes back to where it was, which is anywhere
+    elif call.verb is Verb.UNDO:  # each item returns to its former queue, which can be any
         yield RequiredPermission((right,), QueueScope.ALL)
     elif call.verb is Verb.REDRIVE and call.where.queue is not None:
         yield RequiredPermission((right,), SourceQueueRef(call.where.queue))
@@ -349,4 +349,4 @@ CALL_PERMISSIONS: dict[type[Any], Callable[[Any], _Requirements]] = {
     ListOpenMoves: _fixed(QueueScope.ALL, READ),
     GetNextDue: _fixed(QueueScope.ANY, READ, CONSUME),
 }
-"""Every call and every query. A test sees to it that none is missing."""
+"""The requirements of every call and every query. A test checks that none is missing."""

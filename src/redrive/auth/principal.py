@@ -1,4 +1,4 @@
-"""Who calls, and what they may do. Pure."""
+"""Principals, their roles, and the permissions of each role. Pure."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import msgspec
 from redrive.model.limits import is_remote
 
 TOKENS_NAMESPACE = "redrive-tokens"
-"""Where tokens are kept. Whoever can write there can do everything, so nobody enters it but who may let others into
-every namespace and every queue."""
+"""The namespace of tokens. Write access to it grants access to everything, so only a principal that may manage tokens
+of every namespace and every queue enters it."""
 
 
 class Permission(StrEnum):
-    """What a call needs. Each route, and each call of a remote client, names one."""
+    """A right that a call needs. Each route, and each call of a remote client, names one."""
 
     PUT = "put"
     CAPTURE = "capture"
-    """Put what failed elsewhere, with its error; see how full the queue is."""
+    """Capture tasks that failed outside a queue, with their errors, and read the counts of the queue."""
     CONSUME = "consume"
-    """Lease, settle, extend, and say that one works."""
+    """Lease, settle and extend items, and register as a worker."""
     READ_RESULTS = "read_results"
-    """Learn what became of an item whose id one knows: its result, or what it died of."""
+    """Read the outcome of an item whose id is known: its result, or its cause of death."""
     READ = "read"
-    """Everything that can be seen of queues and items, but payloads."""
+    """Read queues and items, except payloads."""
     READ_PAYLOADS = "read_payloads"
-    """See payloads, headers and results without a lease."""
+    """Read payloads, headers and results without a lease."""
     OPERATE = "operate"
-    """Retry, redrive, archive, bury, pause: what somebody on call does. Nothing of it loses an item."""
+    """Retry, redrive, archive, bury, pause: the tasks of an operator on call. None of them loses an item."""
     MANAGE = "manage"
     """Create, update and delete queues, purge, drop, import."""
     MANAGE_TOKENS = "manage_tokens"
@@ -38,7 +38,7 @@ class Permission(StrEnum):
 
 
 class Role(StrEnum):
-    """What a token was made for."""
+    """The role of a token: a set of rights."""
 
     PRODUCER = "producer"
     REQUESTER = "requester"
@@ -58,18 +58,18 @@ PERMISSIONS_BY_ROLE: dict[Role, frozenset[Permission]] = {
     Role.OPERATOR: frozenset({Permission.READ_RESULTS, Permission.READ, Permission.READ_PAYLOADS, Permission.OPERATE}),
     Role.ADMIN: frozenset(Permission),
 }
-"""What each role may do. A consumer may put and capture: work may make more work, and fail outside a queue. A producer
-is not told how its items end: whoever names the idempotency key of another's item learns the id of that, and would
-learn its result."""
+"""The rights of each role. A consumer may put and capture: its work can create items, and fail outside a queue. A
+producer cannot read outcomes: a put with the idempotency key of another caller's item returns the id of that item,
+and with it its result would be readable."""
 
 ANY = ("*",)
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who calls: a name for the audit, roles, and where they hold."""
+    """A caller: its name for the audit, its roles, and the namespaces and queues in which they apply."""
 
     name: str | None
-    """None: nobody in particular, on a server that asks for no token. Then a call's own actor stands."""
+    """None for an anonymous caller, on a server without tokens. The audit then records the actor named by the call."""
     roles: frozenset[Role]
     namespaces: tuple[str, ...] = ANY
     """Patterns, as in `team-*`."""
@@ -77,26 +77,26 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def in_all_queues(self) -> bool:
-        """Whether what they may do, they may do in every queue."""
+        """True if the rights apply in every queue."""
         return self.queues == ANY
 
     @property
     def rights(self) -> frozenset[Permission]:
-        """What the roles give, wherever that is."""
+        """The rights of the roles, regardless of where they apply."""
         return _rights_of(self.roles)
 
     def may_somewhere(self, right: Permission, namespace: str) -> bool:
-        """Whether they may do that in some queue of the namespace, or would if there were one."""
+        """Return whether the principal has the right in some queue of the namespace, even if it has no queues yet."""
         return right in self.rights and self.may_enter(namespace)
 
     def may(self, right: Permission, namespace: str, queue: str | None = None) -> bool:
-        """Whether they may do that there. Without a queue: in every queue of the namespace."""
+        """Return whether the principal has the right in a queue; without a queue, in every queue of the namespace."""
         return right in self.rights and self.is_for(namespace, queue)
 
     def is_for(self, namespace: str, queue: str | None) -> bool:
-        """Whether what they may do, they may do there. Without a queue: in every queue of the namespace.
+        """Return whether the rights apply in a queue; without a queue, in every queue of the namespace.
 
-        A queue of another store (`name@store`) is none that a pattern means.
+        No pattern matches a queue of another store (`name@store`).
         """
         if not self.may_enter(namespace):
             return False
@@ -105,13 +105,13 @@ class Principal(msgspec.Struct, frozen=True):
         return queue is not None and not is_remote(queue) and _is_meant(queue, self.queues)
 
     def worker(self, given: str | None) -> str | None:
-        """Under what a worker leases: its name behind that of the token, so that nobody can pass for another."""
+        """Return the worker's name, prefixed with the token's name, so that no caller can impersonate another one."""
         if given is None or self.name is None or given.startswith(f"{self.name}/"):
             return given
         return f"{self.name}/{given}"
 
     def may_enter(self, namespace: str) -> bool:
-        """Whether anything of theirs is in that namespace. No pattern means the one that tokens are kept in."""
+        """Return whether the principal may use that namespace. No pattern matches the namespace of tokens."""
         if namespace == TOKENS_NAMESPACE:
             return Permission.MANAGE_TOKENS in self.rights and self.namespaces == ANY and self.in_all_queues
         return self.namespaces == ANY or any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
@@ -128,4 +128,4 @@ def _rights_of(roles: frozenset[Role]) -> frozenset[Permission]:
 
 
 UNAUTHENTICATED_ADMIN = Principal(None, frozenset({Role.ADMIN}))
-"""Whoever calls a server that asks for no token."""
+"""The principal of every caller of a server without tokens."""

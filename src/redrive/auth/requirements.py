@@ -1,4 +1,4 @@
-"""What a call may need: a right somewhere, or something that only the store knows. Pure values."""
+"""Requirements of calls: rights in a scope, or checks against the store. Pure values."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from redrive.model.state_machine import Verb
 
 
 class QueueScope(Enum):
-    """Where, if no queue is named."""
+    """The scope of a requirement that names no queue."""
 
     ALL = "everywhere"
-    """In every queue of the namespace."""
+    """Every queue of the namespace."""
     ANY = "somewhere"
-    """In any queue. What comes of it is only what is in queues of theirs."""
+    """Some queue. The result is then limited to queues that the caller may use."""
 
 
 class QueueRef(msgspec.Struct, frozen=True):
-    """In this queue; in another store, where that is named."""
+    """A queue of this store, or of another store that its address names."""
 
     name: str
 
 
 class ItemRef(msgspec.Struct, frozen=True):
-    """In the queue that this item is in; to await it, also in the one that it was put to.
+    """The queue that an item is in; to read its result, the queue that it was put to is enough.
 
-    With `verb`, also in the one that this verb takes it to, as its past says.
+    With `verb`, also the queue that this verb moves the item to by its history.
     """
 
     id: ItemId
@@ -38,26 +38,26 @@ class ItemRef(msgspec.Struct, frozen=True):
 
 
 class SourceQueueRef(msgspec.Struct, frozen=True):
-    """In all queues that dead letters of this one may go back to."""
+    """All queues that dead letters of this queue may be redriven to."""
 
     queue: str
 
 
 class DeadQueueRef(msgspec.Struct, frozen=True):
-    """In the queue `to`, unless the dead of `queue` go there already."""
+    """The queue `to`, unless it is a dead queue of `queue` already."""
 
     queue: str
     to: str
 
 
 class LeaseRef(msgspec.Struct, frozen=True):
-    """In the queue of the item that this token holds."""
+    """The queue of the item that this lease token belongs to."""
 
     token: Token
 
 
 class OperationRef(msgspec.Struct, frozen=True):
-    """In the queue that this operation is about. With `drives` it makes steps, which takes what starting it does."""
+    """The queue of an operation. With `drives` the call advances it, which needs the same rights as to start it."""
 
     id: str
     drives: bool = False
@@ -67,14 +67,14 @@ PermissionScope = QueueScope | QueueRef | ItemRef | SourceQueueRef | DeadQueueRe
 
 
 class RequiredPermission(msgspec.Struct, frozen=True):
-    """One of these rights, there."""
+    """One of these rights in a scope."""
 
     rights: tuple[Permission, ...]
     place: PermissionScope
 
 
 class VerdictCheck(msgspec.Struct, frozen=True):
-    """A verdict that the caller brings: an item dies to where its queue says, or where the caller may bring it."""
+    """A check of a submitted verdict: a dead letter may go where its queue says, or where the caller may put it."""
 
     place: PermissionScope
     verdict: Verdict
@@ -83,13 +83,13 @@ class VerdictCheck(msgspec.Struct, frozen=True):
 
 
 class EarlyLossCheck(msgspec.Struct, frozen=True):
-    """A loss that is reported before the lease ran out: it takes the token that leased, or the right to change."""
+    """A check of a loss reported before the lease expired: it needs the access token that leased, or `operate`."""
 
     token: Token
 
 
 class OverdueAccess(msgspec.Struct, frozen=True):
-    """What is overdue in a queue is for who may manage it, with the tokens of others. For all others it is settled."""
+    """Access to overdue leases and the tokens of their holders: for `manage` only. For others they are settled."""
 
     queue: str | None
 

@@ -1,6 +1,6 @@
-"""In which queue something is that a call names by an id or a token. Who may not go there learns nothing of it.
+"""Checks of items, leases and operations that a call names by id or token. Without rights, their existence is hidden.
 
-What has to be known of the store is asked by flows. Items are located together, for all calls of a request.
+Flows read the store for them. Items are located together, for all calls of a request.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _READ_TOGETHER = 64
 
 
 class ItemLocation(NamedTuple):
-    """Where an item is, where a redrive and an undo take it, and where it was put if it has moved since."""
+    """The queue of an item, the targets of a redrive and of an undo, and the queue it was put to if it has moved."""
 
     queue: str
     died_in: str | None
     was_in: str | None
-    """Before the last thing that happened to it."""
+    """The queue before the last change."""
     put_to: str | None
 
     def taken_to(self, verb: Verb | None) -> str | None:
-        """The queue that a verb takes it to by its past, which the importer of an item can write. None: it stays."""
+        """Return the queue that a verb moves it to by its history, which an importer can write; None if it stays."""
         if verb is Verb.REDRIVE:
             return self.died_in
         return self.was_in if verb is Verb.UNDO else None
 
 
 Locations: TypeAlias = Mapping[str, ItemLocation]
-"""Where each item is that exists, by the id it was asked for."""
+"""Locations of the items that exist, by the requested id."""
 
 
 def locate_items(ids: Iterable[str]) -> Flow[Locations]:
-    """Find out where items are, many with one query."""
+    """Locate items, `_READ_TOGETHER` of them with one query."""
     found: dict[str, ItemLocation] = {}
     wanted = [ItemId(id) for id in dict.fromkeys(ids)]
     for start in range(0, len(wanted), _READ_TOGETHER):
@@ -58,8 +58,8 @@ def locate_items(ids: Iterable[str]) -> Flow[Locations]:
 
 
 def queue_of_lease(caller: Caller, token: Token, located: Locations) -> str | None:
-    """The queue of the item that a token was given for; None where that is gone. Whether the token holds it still is
-    the store's to say."""
+    """Return the queue of the item that a lease token belongs to; None if the item is gone. The store checks whether
+    the lease is still held."""
     known = caller.leases.queue_of(caller.namespace, token)
     if known is not None:
         return known
@@ -68,9 +68,9 @@ def queue_of_lease(caller: Caller, token: Token, located: Locations) -> str | No
 
 
 def check_item(caller: Caller, rights: Sequence[Permission], place: ItemRef, located: Locations) -> None:
-    """Raise unless the caller may do one of these in the queue of an item. An item of another queue is not found.
+    """Raise unless the caller has one of the rights in the queue of an item; `ItemNotFound` if it is in another queue.
 
-    If a verb takes it elsewhere by its past, also there. Of an item that does not exist the store says so.
+    Check also the queue that `place.verb` moves it to by its history. The store reports items that do not exist.
     """
     caller.check_somewhere(rights)
     found = located.get(place.id)
@@ -84,7 +84,7 @@ def check_item(caller: Caller, rights: Sequence[Permission], place: ItemRef, loc
 
 
 def check_lease(caller: Caller, rights: Sequence[Permission], token: Token, located: Locations) -> None:
-    """Raise unless the caller may do one of these in the queue of the lease. One of another queue is lost."""
+    """Raise unless the caller has one of the rights in the queue of the lease; `LeaseLost` if it has them elsewhere."""
     caller.check_somewhere(rights)
     queue = queue_of_lease(caller, token, located)
     if queue is not None and not caller.may(rights, queue):
@@ -92,9 +92,9 @@ def check_lease(caller: Caller, rights: Sequence[Permission], token: Token, loca
 
 
 def check_operation(caller: Caller, right: Permission, id: str, *, drives: bool = False) -> Flow[None]:
-    """Raise unless the caller may do that in the queue that an operation is about. One of another is not found.
+    """Raise unless the caller has the right in the queue of an operation; `OperationNotFound` for one of another queue.
 
-    With `drives` it continues because of the caller, who then needs what it takes to start it.
+    With `drives` the call advances the operation, so the caller also needs the rights to start it.
     """
     if caller.may_everywhere((right,)) and (not drives or caller.may_everywhere((MANAGE,))):
         return
@@ -107,7 +107,7 @@ def check_operation(caller: Caller, right: Permission, id: str, *, drives: bool 
 
 
 def _check_drive(caller: Caller, right: Permission, operation: Operation) -> Flow[None]:
-    """Raise where an operation loses items, or takes them somewhere, and the caller could not have started it."""
+    """Raise `Forbidden` if an operation deletes or moves items and the caller could not have started it."""
     queue, to = operation.where.queue, operation.to
     if operation.verb in DELETING_VERBS and not caller.may((MANAGE,), queue):
         raise Forbidden(MANAGE, caller.namespace, queue)
@@ -120,7 +120,7 @@ def _check_drive(caller: Caller, right: Permission, operation: Operation) -> Flo
 
 
 def check_redrive_targets(caller: Caller, rights: Sequence[Permission], queue: str) -> Flow[None]:
-    """Raise `Forbidden` where dead letters of a queue may go back to others, which the caller is not let into."""
+    """Raise `Forbidden` without rights in all queues if `queue` is a dead queue: its redrives lead to other queues."""
     if caller.may_everywhere(rights):
         return
     found: Queue = yield from run_query(GetQueue(queue))
@@ -129,25 +129,25 @@ def check_redrive_targets(caller: Caller, rights: Sequence[Permission], queue: s
 
 
 def check_new_dead_queue(caller: Caller, rights: Sequence[Permission], queue: str, to: str) -> Flow[None]:
-    """Raise unless the dead of a queue go there already: who changes its other settings does not send them there."""
+    """Raise `Forbidden` unless `to` is a dead queue of `queue` already, so that its other settings can be changed."""
     found: Queue = yield from run_query(GetQueue(queue))
     if to not in found.settings.dead_queues():
         raise Forbidden(rights[0], caller.namespace, to)
 
 
 def may_hold(caller: Caller, lease: Lease) -> bool:
-    """Whether the caller may have this lease. Its item was named by an id, and may have moved since it was located."""
+    """Return whether the caller may have this lease. Its item, named by id, may have moved since it was located."""
     rights = (CONSUME,) if lease.dead_reason is None else (CONSUME, OPERATE)
     return all(caller.may((right,), lease.queue) for right in rights)
 
 
 def may_read_result(caller: Caller, queue: str, put_to: str | None) -> bool:
-    """Whether the caller may learn what becomes of an item: by where it is, or by where it was put."""
+    """Return whether the caller may read the outcome of an item, by its queue or by the queue it was put to."""
     return bool(readable_queues(caller, queue, put_to))
 
 
 def readable_queues(caller: Caller, *queues: str | None) -> tuple[str, ...]:
-    """Those of the queues whose results the caller may read."""
+    """Return those of the queues whose results the caller may read."""
     return tuple([queue for queue in queues if queue is not None and caller.may((READ_RESULTS,), queue)])
 
 
@@ -163,7 +163,7 @@ def _location(item: Item) -> ItemLocation:
 
 
 def _died_in(item: Item) -> str | None:
-    """Where it died: in the store that it came from, if a redrive takes it back there."""
+    """Return the queue it died in, with its home store if a redrive returns it there."""
     if item.death is None:
         return None
     stays = item.home_store is None or item.status is Status.DEAD

@@ -1,4 +1,4 @@
-"""What is taken out of answers, because of who reads them."""
+"""Filters that remove from results what the caller may not see."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ _decode_worker = msgspec.json.Decoder(WorkerInfo).decode
 
 
 def visible_item(caller: Caller, item: Item) -> Item:
-    """An item as the caller may see it: without what is in it, and without secrets in its errors."""
+    """Return an item as the caller may see it: without `read_payloads`, masked and with redacted errors."""
     if caller.may((READ_PAYLOADS,), item.queue):
         return item
     return _redaction(caller).item(mask_item(item))
 
 
 def _item(caller: Caller, item: Item) -> Item:
-    """A caller that awaits it sees its result; without the right to read items, only its status."""
+    """Return an item as the caller may see it: with its result for `read_results`, its status only without `read`."""
     if caller.may((READ_PAYLOADS,), item.queue):
         return item
     may_read = caller.may((READ,), item.queue)
@@ -76,7 +76,7 @@ def _item(caller: Caller, item: Item) -> Item:
 
 
 def _items(caller: Caller, query: Any, items: tuple[Item | None, ...]) -> tuple[Item | None, ...]:
-    """An item of a queue that the caller may not read is not found, as with GetItem."""
+    """Return the items, with None for those that the caller may not read: `GetItem` does not find them either."""
     return tuple([None if item is None else _item_if_seen(caller, item) for item in items])
 
 
@@ -88,7 +88,7 @@ def _item_if_seen(caller: Caller, item: Item) -> Item | None:
 
 
 def visible_result(caller: Caller, kept: KeptResult | None) -> KeptResult | None:
-    """A result that the caller may not read does not exist. One that it may read names no queue of others."""
+    """Return a result with only those queues whose results the caller may read; None if there are none."""
     own = () if kept is None else readable_queues(caller, kept.queue, kept.put_to)
     if kept is None or not own:
         return None
@@ -96,7 +96,7 @@ def visible_result(caller: Caller, kept: KeptResult | None) -> KeptResult | None
 
 
 def _overdue(caller: Caller, query: GetOverdue, answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tokens of others are in it. The guard has seen to what is overdue before."""
+    """Return nothing without `manage`: the leases have tokens of other callers, and the guard has settled them."""
     return answer if caller.may((MANAGE,), query.queue) else ()
 
 
@@ -109,7 +109,7 @@ def _plan_page(caller: Caller, query: FindPlanSubjects, page: PlanPage) -> PlanP
 
 
 def _plan_subject(caller: Caller, item: PlanSubject) -> PlanSubject:
-    """As the item is shown: without what is in it, and without secrets in its errors."""
+    """Return a subject as the caller may see its item: without `read_payloads`, no key or task, and redacted errors."""
     if caller.may((READ_PAYLOADS,), item.queue):
         return item
     return _redaction(caller).plan_subject(_replace(item, idempotency_key=None, task=None))
@@ -135,7 +135,7 @@ def _leased(caller: Caller, call: LeaseItems, leased: Leased) -> Leased:
 def _leased_by_ids(
     caller: Caller, call: LeaseByIds, results: tuple[Lease | RedriveError, ...]
 ) -> tuple[Lease | RedriveError, ...]:
-    """A lease that the caller may not have was returned: its item is not found."""
+    """Replace leases that the caller may not have, and that were released, with `ItemNotFound`."""
     shown = [
         ItemNotFound(id) if isinstance(each, Lease) and not may_hold(caller, each) else each
         for id, each in zip(call.ids, results, strict=False)
@@ -149,7 +149,7 @@ def _held(caller: Caller, query: ListWorkerLeases, leases: tuple[Lease, ...]) ->
 
 
 def _held_by_tokens(caller: Caller, query: GetLeases, leases: tuple[Lease | None, ...]) -> tuple[Lease | None, ...]:
-    """A lease that the caller may not have is lost, as with GetLease."""
+    """Replace leases that the caller may not have with None, since `GetLease` reports them as lost."""
     shown = [lease if lease is not None and may_hold(caller, lease) else None for lease in leases]
     caller.remember([lease for lease in shown if lease is not None])
     return tuple(shown)
@@ -188,14 +188,14 @@ def _registrations(
 
 
 def _concerns(caller: Caller, registration: Registration) -> bool:
-    """Whether a worker, a periodic task or the settings of a queue are about a queue of the caller's."""
+    """Return whether a worker, a periodic task or the settings of a queue concern a queue of the caller."""
     if registration.kind == CAPTURE_KIND:
         return caller.may((READ, CAPTURE, MANAGE), registration.name)
     if registration.kind != WORKER:
         return caller.may((READ, CONSUME, MANAGE), registration.name.partition("/")[0])
     try:
         queues = _decode_worker(registration.value).queues
-    except ValueError:  # anybody who works may have written it, also what is not UTF-8
+    except ValueError:  # any worker may have written it, also text that is not UTF-8
         return False
     return any(caller.may((READ, CONSUME), queue) for queue in queues)
 
@@ -205,7 +205,7 @@ def _redaction(caller: Caller) -> Redaction:
 
 
 def filter_results(caller: Caller, calls: Sequence[Call | Query], results: Sequence[Any]) -> Flow[list[Any]]:
-    """The results of calls, each without what the caller may not see."""
+    """Return the results of calls without what the caller may not see."""
     if caller.may_do_everything:
         return list(results)
     viewer = yield from with_redaction_rules(caller, calls, results)
@@ -213,13 +213,13 @@ def filter_results(caller: Caller, calls: Sequence[Call | Query], results: Seque
 
 
 def filter_result(caller: Caller, call: Call | Query, result: Any) -> Any:
-    """The result of a call, without what the caller may not see."""
+    """Return the result of a call without what the caller may not see."""
     show = RESULT_FILTERS.get(call.__class__)
     return result if show is None or isinstance(result, RedriveError) else show(caller, call, result)
 
 
 def withheld_tokens(caller: Caller, calls: Sequence[Call], results: Sequence[Any]) -> list[Token]:
-    """The tokens of leases by id that the caller may not have, as `filter_result` shows: they are to be returned."""
+    """Return the tokens of leases by id that the caller may not have; `filter_result` hides them. Release them."""
     if caller.principal.in_all_queues:
         return []
     leases = [
@@ -232,14 +232,14 @@ def withheld_tokens(caller: Caller, calls: Sequence[Call], results: Sequence[Any
 
 
 def visible_arrivals(caller: Caller, arrivals: Mapping[str, int]) -> Mapping[str, int]:
-    """Arrivals without queues that the caller is not to know of: others' calls are in the same transaction."""
+    """Return arrivals in queues that the caller may know: the same transaction contains calls of other callers."""
     if caller.principal.in_all_queues:
         return arrivals
     return {name: n for name, n in arrivals.items() if name.startswith(RESULTS) or caller.may(SEES_QUEUES, name)}
 
 
 def with_redaction_rules(caller: Caller, calls: Sequence[Call | Query], results: Sequence[Any]) -> Flow[Caller]:
-    """The caller with the rules of all queues that the results tell of, where something may have to be hidden."""
+    """Return the caller with the redaction rules of all queues in the results, if something may have to be hidden."""
     if caller.sees_all_payloads:
         return caller
     both = zip(calls, results, strict=True)
@@ -253,7 +253,7 @@ def with_redaction_rules(caller: Caller, calls: Sequence[Call | Query], results:
 
 
 _EVERY = "*"
-"""Stands for all queues; none is called so."""
+"""Represents all queues; no queue can have this name."""
 
 
 def _queues_shown(result: Any) -> Iterator[str | None]:
@@ -298,4 +298,4 @@ RESULT_FILTERS: dict[type[Any], Callable[[Caller, Any, Any], Any]] = {
     ListAudit: _audit,
     ListRegistrations: _registrations,
 }
-"""Answers that are not for everybody's eyes, and how each is shown."""
+"""Filters by call, for results that not every caller may see in full."""

@@ -1,7 +1,7 @@
-"""The guard's decisions: whose name a call bears, and whether the caller may make it.
+"""The guard's decisions: the actor that a call names, and whether the caller may make the call.
 
-What can be said by the call and the caller alone is said without a query. The rest is read together, for all calls
-that are made together.
+It decides without a query if the call and the caller are sufficient. It reads the rest together, for all calls of a
+request.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from redrive.model.limits import check_label, is_remote, split_address
 from redrive.model.queue import OnDead, Queue, QueueSettings, RetryAfter
 
 TURN_SECONDS = 0.01
-"""After so long others have their turn, where the calls of one request take longer to check."""
+"""Seconds of checking the calls of one request after which other tasks get a turn."""
 _replace = msgspec.structs.replace
 _KINDS = (*get_args(Call), *get_args(Query))
 _WITH_ACTOR = frozenset(kind for kind in _KINDS if "actor" in kind.__struct_fields__)
@@ -71,9 +71,9 @@ _REGISTRATIONS = frozenset({Register, Unregister})
 def authorize_calls(
     caller: Caller, calls: Sequence[Call | Query], validate: Callable[[Any], Any] | None = None
 ) -> Flow[list[Any]]:
-    """Each call as it may be committed or answered, or the error that it is refused with.
+    """Return each call, signed, if the caller may make it; otherwise the error that refuses it.
 
-    validate: checks the values of calls that no broker of this process has made.
+    validate: checks the values of calls that do not come from a broker of this process.
     """
     answers: list[Any] = []
     unproven: dict[int, list[Requirement]] = {}
@@ -101,12 +101,12 @@ def authorize_calls(
 
 
 def may_freely(caller: Caller, call: Call | Query) -> bool:
-    """Whether a call needs no query to be allowed, as with most that is done often."""
+    """Return whether a call is allowed without a query, as most frequent calls are."""
     return not _unproven_needs(caller, call)
 
 
 def _take_turns(started_at: float) -> Flow[float]:
-    """Let others have their turn where this one has taken long. Gives when this turn started."""
+    """Yield to other tasks if this turn has lasted more than `TURN_SECONDS`. Returns the start of the current turn."""
     if perf_counter() - started_at <= TURN_SECONDS:
         return started_at
     yield GiveTurn()
@@ -114,12 +114,12 @@ def _take_turns(started_at: float) -> Flow[float]:
 
 
 def sign_call(caller: Caller, call: Any) -> Any:
-    """The call, with the name of the caller where it names who makes it."""
+    """Return the call with the caller's name in its field for the actor or the worker, if it has one."""
     kind, principal = call.__class__, caller.principal
     if kind in _REGISTRATIONS and call.kind == TOKEN:
         if caller.namespace != TOKENS_NAMESPACE:
             raise InvalidInput(f"tokens are kept in the namespace {TOKENS_NAMESPACE}")
-        # What the audit says of a token is what was done to it, whatever a client says.
+        # The audit records what was done to a token, regardless of the note that a client sends.
         named = ANONYMOUS if call.audit is None else call.audit.actor
         return with_audit_note(call, principal.name or named)
     if principal.name is None:
@@ -142,20 +142,20 @@ def _worker(caller: Caller, given: str) -> str:
 
 
 def _opened_by(call: SetBreakers, name: str) -> SetBreakers:
-    """The call with the caller's name as actor, also in the breakers that its actor opens."""
+    """Return the call with the caller's name as actor, also in breakers opened by the actor of the call."""
     breakers = tuple(_replace(each, opened_by=name) if each.opened_by == call.actor else each for each in call.breakers)
     return _replace(call, actor=name, breakers=breakers)
 
 
 def _unproven_needs(caller: Caller, call: Call | Query) -> list[Requirement]:
-    """What a call needs and the caller may not have: to say so takes more than the call and the caller."""
+    """Return the requirements of a call that the call and the caller alone do not prove."""
     if caller.may_do_everything:
         return []
     return [need for need in permissions_for(call) if not _is_met(caller, need)]
 
 
 def _is_met(caller: Caller, need: Requirement) -> bool:
-    """Whether the caller meets it wherever the items, leases and operations are that it names."""
+    """Return whether the caller meets a requirement regardless of where its items, leases and operations are."""
     if not isinstance(need, RequiredPermission):
         return _is_check_met(caller, need)
     place, rights = need.place, need.rights
@@ -181,7 +181,7 @@ def _is_check_met(caller: Caller, need: VerdictCheck | EarlyLossCheck | OverdueA
 
 
 def _ids_to_locate(caller: Caller, unproven: Iterable[Sequence[Requirement]]) -> Iterator[str]:
-    """Items whose queues decide. Who has none of the rights anywhere is refused without a query."""
+    """Yield the items whose queues decide. A caller with none of the rights anywhere is refused without a query."""
     for needs in unproven:
         for need in needs:
             if isinstance(need, RequiredPermission) and not caller.may_somewhere(need.rights):
@@ -195,7 +195,7 @@ def _ids_to_locate(caller: Caller, unproven: Iterable[Sequence[Requirement]]) ->
 
 
 def _check(caller: Caller, need: Requirement, located: Locations) -> Flow[None]:
-    """Raise unless the caller meets it."""
+    """Raise unless the caller meets a requirement."""
     match need:
         case RequiredPermission(rights, place):
             yield from _check_permission(caller, rights, place, located)
@@ -205,8 +205,8 @@ def _check(caller: Caller, need: Requirement, located: Locations) -> Flow[None]:
         case EarlyLossCheck(token):
             yield from _check_early_loss(caller, token)
         case OverdueAccess(queue):
-            # A caller that leases learns that something is overdue, and settles it. What others held is not theirs to
-            # judge, nor are the tokens of others theirs to know: it is done for them, and then they find nothing.
+            # A broker that leases also queries and settles overdue leases. Without `manage`, the caller may not judge
+            # the leases of others or see their tokens: the server settles them here, and the query then finds none.
             yield from settle_overdue(caller.core, queue)
 
 
@@ -233,14 +233,14 @@ def _check_permission(
 
 
 def _check_elsewhere(caller: Caller, rights: tuple[Permission, ...], address: str) -> None:
-    """A queue of another store. One that this server does not know keeps what goes there on its way for ever."""
+    """Check a queue of another store. An unknown store needs `manage`: items for it stay in transit without a limit."""
     is_known = caller.core.stores.is_known(split_address(address)[1] or "")
     if not caller.may_everywhere(rights if is_known else (MANAGE,)):
         raise Forbidden(rights[0], caller.namespace, address)
 
 
 def _may_lose(caller: Caller, check: VerdictCheck) -> bool:
-    """Whether a verdict loses an item, or brings it somewhere, by more than the rights of the caller."""
+    """Return whether a verdict drops an item, or moves it to a queue that the caller may not put to."""
     verdict = check.verdict
     if not isinstance(verdict, Dead) or (verdict.to is None and not verdict.drop):
         return False
@@ -252,8 +252,8 @@ def _waits(check: VerdictCheck) -> bool:
 
 
 def _check_verdict(caller: Caller, check: VerdictCheck, located: Locations) -> Flow[None]:
-    """Raise where an item would be lost, or brought somewhere, that neither its queue's settings nor the caller's
-    rights say."""
+    """Raise `Forbidden` if a verdict would drop or move an item and neither the settings of its queue nor the rights of
+    the caller allow it."""
     verdict = check.verdict
     if not isinstance(verdict, Dead) or not _may_lose(caller, check):
         return
@@ -271,7 +271,7 @@ def _check_verdict(caller: Caller, check: VerdictCheck, located: Locations) -> F
 
 
 def _check_waiting(caller: Caller, check: VerdictCheck, located: Locations) -> Flow[None]:
-    """Raise where an item would be held, or a queue closed, and neither breakers nor settings of the queue say so."""
+    """Raise `Forbidden` if a call without `operate` holds an item or closes a gate, and no breaker or setting does."""
     if not _waits(check):
         return
     name = _queue_at(caller, check.place, located)
@@ -291,7 +291,7 @@ def _may_bring(caller: Caller, to: str) -> bool:
 
 
 def _drops(settings: QueueSettings) -> bool:
-    """Whether there are items that die in the queue and are removed."""
+    """Return whether the settings drop items that die in the queue."""
     routed = isinstance(settings.dead_queue, str) or (
         isinstance(settings.dead_queue, dict) and "default" in settings.dead_queue
     )
@@ -311,7 +311,7 @@ def _queue_at(caller: Caller, place: PermissionScope, located: Locations) -> str
 
 
 def _queue_judged_by(caller: Caller, name: str, version: int) -> Flow[Queue | None]:
-    """The queue that a verdict was judged by. None where it has changed: the store refuses the verdict as stale."""
+    """Return the queue that a verdict is based on; None if it has changed: the store refuses the verdict as stale."""
     queue = yield from caller.core.queue(name)
     if version > queue.version:
         queue = caller.core.cache_queue((yield from run_query(GetQueue(name))))

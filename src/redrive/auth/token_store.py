@@ -1,6 +1,6 @@
-"""Tokens: made, listed and revoked. They are kept in the store, each as a registration; of its secret only a digest.
+"""Access tokens: create, list and revoke. The store keeps each as a registration, with only a digest of its secret.
 
-redrive_3f9a1c02_5b1e…    the id, by which it is found, and the secret
+redrive_3f9a1c02_5b1e…    the id, for the lookup, and the secret
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from redrive.model.duration import DurationInput
 from redrive.model.limits import check_label, check_name
 
 TOKEN_KIND = "token"
-"""What tokens are registered as."""
+"""The kind of the registration of a token."""
 CREATED, REVOKED = "create_token", "revoke_token"
-"""How the audit says it."""
+"""Verbs in the audit."""
 ID_BYTES = 4
 SECRET_BYTES = 24
-"""192 bits: nobody guesses one, so that a plain digest is enough to keep."""
+"""192 bits: too many to guess, so that a plain digest is safe to store."""
 RESERVED = frozenset({RETENTION_ACTOR, DROP_ACTOR, LIFECYCLE_ACTOR, CANARY_ACTOR})
-"""Who does things by itself, in the audit."""
-ANONYMOUS = "somebody"
-"""Who calls a server that asks for no token, in the audit, where nobody is named."""
+"""Actors in the audit for automatic changes."""
+ANONYMOUS = "anonymous"
+"""The actor in the audit for a call that names none, on a server without tokens."""
 MAX_PATTERNS = 100
 MAX_PATTERN_CHARS = 128
 
@@ -48,11 +48,11 @@ _TokenCall = TypeVar("_TokenCall", Register, Unregister)
 
 
 class AccessToken(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A token as it is kept. Who reads it learns nothing that lets anybody in."""
+    """A token as the store keeps it. It contains nothing that grants access."""
 
     id: str
     name: str
-    """Unique. It stands in the audit."""
+    """Unique. The audit records it."""
     digest: str
     """SHA-256 of the secret, in hexadecimal digits."""
     roles: tuple[Role, ...]
@@ -64,22 +64,22 @@ class AccessToken(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def principal(self) -> Principal:
-        """Who calls with it."""
+        """The principal of a caller with this token."""
         return Principal(self.name, frozenset(self.roles), self.namespaces, self.queues)
 
     def is_over(self, now: Instant) -> bool:
-        """Whether it has expired. It is kept all the same: a server whose last token expired does not let all in."""
+        """Return whether it has expired. It stays stored, so that a server whose last token has expired admits none."""
         return self.expires_at is not None and self.expires_at <= now
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A token that was just made, with what is shown this once."""
+    """A token just created, with its text, which is shown only once."""
 
     text: str
     token: AccessToken
 
     def __repr__(self) -> str:
-        return f"NewToken({self.token.name!r})"  # without the secret, wherever it is printed by mistake
+        return f"NewToken({self.token.name!r})"  # without the secret, in case it is printed by mistake
 
 
 _decode = msgspec.json.Decoder(AccessToken).decode
@@ -96,9 +96,9 @@ def create(
     expires: DurationInput | None = None,
     created_by: str,
 ) -> Flow[NewToken]:
-    """Make a token. Its text is in the answer, and nowhere else ever. Runs in the namespace of tokens."""
+    """Create a token. Only the result contains its text. Runs in the namespace of tokens."""
     if name in RESERVED:
-        raise InvalidInput(f"'{name}' stands for Redrive itself in the audit; choose another name")
+        raise InvalidInput(f"'{name}' is reserved for Redrive itself; choose another name")
     now = clock.now()
     secret = secrets.token_hex(SECRET_BYTES)
     token = AccessToken(
@@ -120,20 +120,20 @@ def create(
 
 
 def list_all() -> Flow[tuple[AccessToken, ...]]:
-    """All tokens, by name; also those that have expired."""
+    """Return all tokens by name, including expired ones."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(TOKEN_KIND))
     return read(found)
 
 
 def revoke(name: str, revoked_by: str) -> Flow[bool]:
-    """It lets nobody in any more, a second from now at the latest. Gives whether there was one of that name."""
+    """Revoke a token, effective within one second. Returns whether a token of that name existed."""
     call = Unregister(TOKEN_KIND, check_label("token", name))
     removed: bool = yield from commit_call(with_audit_note(call, check_label("revoked_by", revoked_by)))
     return removed
 
 
 def with_audit_note(call: _TokenCall, actor: str) -> _TokenCall:
-    """The call that makes or revokes a token, with what the audit says of it: who, which token, and its roles."""
+    """Return the call that creates or revokes a token with its audit note: the actor, the token, and its roles."""
     if isinstance(call, Unregister):
         return msgspec.structs.replace(call, audit=AuditNote(actor, REVOKED, call.name))
     roles = ", ".join(_token(call.name, call.value).roles) or "no role"
@@ -141,23 +141,23 @@ def with_audit_note(call: _TokenCall, actor: str) -> _TokenCall:
 
 
 def read(registrations: Iterable[Registration]) -> tuple[AccessToken, ...]:
-    """The tokens that are registered. One that cannot be read lets nobody in, and is there all the same."""
+    """Return the registered tokens. One that cannot be decoded stays in the list, but grants no access."""
     return tuple(_token(each.name, each.value) for each in registrations)
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The id and the secret of a token; None where it is none."""
+    """Return the id and the secret of a token; None if the text is not a token."""
     match = _SHAPE.fullmatch(text)
     return None if match is None else (match[1], match[2])
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret."""
+    """Return the digest of a secret that the store keeps."""
     return sha256(secret.encode()).hexdigest()
 
 
 def verify_secret(token: AccessToken | None, secret: str) -> bool:
-    """Whether it is the secret of this token. Takes as long whether it is or not, and where there is no token."""
+    """Return whether this is the secret of the token. Takes the same time if it is not, or if there is no token."""
     kept = _NO_DIGEST if token is None else token.digest
     return hmac.compare_digest(digest_of(secret), kept) and token is not None
 

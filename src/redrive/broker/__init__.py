@@ -1,1 +1,1 @@
-"""Queues and items as users think of them."""
+"""The broker: the public model of queues and items on top of a store."""

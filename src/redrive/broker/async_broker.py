@@ -1,4 +1,4 @@
-"""`AsyncBroker`: what a program can do with queues and items, on an event loop.
+"""`AsyncBroker`: all calls of a program on queues and items, on an event loop.
 
 Its methods are in `redrive.broker.async_api`, a file for each topic.
 """
@@ -32,41 +32,41 @@ class AsyncBroker(
 ):
     """Queues and items of one namespace in one store. Safe to share between threads, and between event loops.
 
-    A call returns once its effect is on disk. It raises a `RedriveError` when it was refused, and then it changed
-    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas. A forked child may go on using it.
+    A call returns once its effect is durable. It raises a `RedriveError` if it was refused, and then it changed
+    nothing. Durations are texts such as `30s`, numbers of seconds, or timedeltas. A forked child may keep using it.
     """
 
     @property
     def metrics(self) -> Metrics:
-        """What this broker counts of its own work, from the first look at it on: docs/reference/metrics.md."""
+        """The metrics of this broker, counted from the first access to this property on: docs/reference/metrics.md."""
         return self.core.metrics()
 
     def queue(self, name: str) -> AsyncQueueHandle:
-        """A handle on one queue, which need not exist yet."""
+        """Return a handle on one queue, which need not exist yet."""
         return AsyncQueueHandle(self, deliveries.queue_name(name))
 
     async def on_store(self, store: str) -> Self:
-        """The broker on another store of this program, by the name that `connect` was given for it in `stores`.
+        """Return the broker on another store of this program, by its name in the `stores` of `connect`.
 
-        It is opened when it is first asked for, and closed with this one.
+        It is opened at the first call for it, and closed with this one.
         """
         return type(self)(await self._in_thread(self.core.stores.at, store))
 
     async def run_maintenance(self) -> maintenance.MaintenanceResult:
-        """One step of the maintenance, which otherwise runs by itself: for tests, and brokers opened without it."""
+        """Run one step of the maintenance, which otherwise runs automatically: for tests, and brokers without it."""
         return await self.run_flow(maintenance.run_maintenance(self.core))
 
     async def durability(self) -> Durability:
-        """What an acknowledged call survives on this store."""
+        """Return what an acknowledged call survives on this store."""
         return await self._in_thread(self.core.store.durability)
 
     async def health(self) -> Health:
-        """What somebody should look at: a store that fills up, items that do not arrive in another store."""
+        """Return durability and warnings of the store: open breakers, stuck moves, a store that fills up."""
         moves = await self.run_flow(store_warnings(self.core))
         return await self._in_thread(health_of, self.core.store, moves)
 
     async def close(self) -> None:
-        """Finish what was accepted, wake whoever waits, release the store. Twice is no error."""
+        """Finish accepted calls, wake all waiters and release the store. A second call does nothing."""
         await self._in_thread(self.core.close)
 
     async def __aenter__(self) -> Self:

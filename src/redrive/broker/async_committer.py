@@ -1,8 +1,8 @@
-"""Group commit for coroutines: the calls of one tick of an event loop are handed over together.
+"""Group commit for coroutines: the calls of one tick of an event loop are committed together.
 
-One writer thread commits them, and stands in the committer's line like any other thread. Each loop is woken once per
-transaction. Coroutines that wait for one transaction hand in their next calls in one tick; requests come in over
-several, for which a batch with some of them is kept open.
+One writer thread commits them, and queues at the committer like any other thread. Each loop is woken once per
+transaction. Coroutines that wait for one transaction submit their next calls in one tick; requests arrive over several
+ticks, for which a batch with requests is kept open.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from redrive.model.limits import MAX_CALLS_PER_COMMIT, MAX_WAITING_CALLS
 from redrive.store import Commit
 
 MAX_TICKS = 4
-"""For which a batch with requests is gathered at most."""
+"""Maximum number of ticks for which a batch with requests is kept open."""
 _NOTHING = Commit([], {}, Instant(0))
 
 
 class ResultReceiver(Protocol):
-    """Takes the outcome of a call, in the event loop that handed it in. A future is one. It raises nothing."""
+    """The receiver of the outcome of a call, in the event loop that submitted it, as a future is. It raises nothing."""
 
     def done(self) -> bool:
-        """Whether it takes no outcome any more: leases are returned then."""
+        """Return whether it takes no outcome any more: leases are returned then."""
         ...
 
     def set_result(self, result: Any, /) -> None:
-        """The result of the call, which may be a refusal."""
+        """Receive the result of the call, which may be a refusal."""
         ...
 
     def set_exception(self, error: Any, /) -> None:
-        """The error that the whole transaction failed with."""
+        """Receive the error with which the whole transaction failed."""
         ...
 
 
 class _UncancelledFuture(asyncio.Future[Any]):
-    """A future that is not cancelled with its caller, who waits for it."""
+    """A future that is not cancelled with its caller, which waits for it."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         return False
 
 
 class _AsyncBatch:
-    """What the coroutines of one event loop hand in: calls, what receives their outcome, and whether that is the
-    commit of all of them or the result of the only one. Each is one entry: a signal cannot leave half of it."""
+    """The open batch of one event loop. Each entry has calls, their receiver, and whether that receives the `Commit` of
+    all calls or the result of the only one. It is one tuple, so that a signal cannot leave half an entry."""
 
     __slots__ = ("count", "entries", "is_growing", "loop", "ticks")
 
@@ -60,15 +60,15 @@ class _AsyncBatch:
         self.entries: list[tuple[Sequence[Call], ResultReceiver, bool]] = []
         self.count = 0
         self.is_growing = False
-        """Whether a request came in this tick."""
+        """True if a request arrived in this tick."""
         self.ticks = 1
 
 
 class AsyncCommitter:
-    """Commits what coroutines hand in, in a thread of its own.
+    """The writer thread that commits the calls of coroutines.
 
-    A loop gathers its calls for one tick, or a few, and then hands them over. A lock guards what is being
-    gathered, since `close` may come from another thread at any time.
+    A loop gathers its calls for one tick, or a few, and then hands them over. A lock guards the open batches, since
+    `close` may be called from another thread at any time.
     """
 
     def __init__(self, transact: Callable[[Sequence[Call]], Commit], store_name: str) -> None:
@@ -94,11 +94,11 @@ class AsyncCommitter:
         uncancelled: bool = False,
         receiver: ResultReceiver | None = None,
     ) -> Any:
-        """Commit calls with the next transaction. Returns what receives its outcome: a future, unless one is given.
+        """Commit calls with the next transaction. Returns the receiver of its outcome: a future, unless one is given.
 
         together: it gets the `Commit` with all results, instead of the result of the only call. uncancelled: a
-        coroutine that is cancelled while it awaits the future is cancelled once that is done. receiver: of a request,
-        with which others come.
+        coroutine that is cancelled while it awaits the future is cancelled once that is done. receiver: that of a
+        request, after which the batch is kept open for others.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -116,7 +116,7 @@ class AsyncCommitter:
         return receiver
 
     def _gather(self, loop: asyncio.AbstractEventLoop) -> _AsyncBatch:
-        """Begin to gather in this tick."""
+        """Open a batch in this tick."""
         if self._closed:
             raise Closed
         gathered = _AsyncBatch(loop)
@@ -125,7 +125,7 @@ class AsyncCommitter:
         return gathered
 
     def close(self) -> None:
-        """Commit what was handed in, then stop."""
+        """Commit the submitted calls, then stop."""
         with self._lock:
             self._closed = True
             left = tuple(self._gathering.values())
@@ -136,14 +136,14 @@ class AsyncCommitter:
             self._thread.join()
 
     def give_back(self, results: list[Any]) -> None:
-        """In the loop: return the leases among results that nobody takes. Where that fails, they run out."""
+        """Return the leases among results without a caller, in the event loop. If that fails, they expire."""
         for call in lease_returns(results):
             with contextlib.suppress(RedriveError):
                 self.hand_in((call,)).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _end_tick(self, gathered: _AsyncBatch) -> None:
-        """Hand over what was gathered, unless a request came in this tick: others that come with it are about to be
-        read, and a transaction of their own costs more than to wait for them."""
+        """Hand over the batch, unless a request arrived in this tick: others that arrived with it are about to be read,
+        and a separate transaction for them costs more than to wait."""
         if gathered.is_growing and gathered.ticks < MAX_TICKS:
             gathered.is_growing = False
             gathered.ticks += 1
@@ -158,7 +158,7 @@ class AsyncCommitter:
                 del self._gathering[gathered.loop]
 
     def _seal(self, batches: list[_AsyncBatch]) -> None:
-        """Gather nothing more in what is about to be committed, even if a signal cut `_hand_over` in two."""
+        """Close the batches that are about to be committed, even if a signal interrupted `_hand_over`."""
         with self._lock:
             for gathered in batches:
                 if self._gathering.get(gathered.loop) is gathered:
@@ -199,13 +199,13 @@ class AsyncCommitter:
             part, start = results[start:end], end
             try:
                 batch.loop.call_soon_threadsafe(self._deliver, batch, part, commit, error)
-            except RuntimeError:  # the loop is closed, and with it whoever waited there
+            except RuntimeError:  # the loop is closed, and with it its callers
                 if abandoned := lease_returns(part):
-                    with contextlib.suppress(Exception):  # they run out; this thread goes on for the other loops
+                    with contextlib.suppress(Exception):  # they expire; this thread continues for the other loops
                         self._transact(abandoned)
 
     def _deliver(self, gathered: _AsyncBatch, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
-        """In the loop: hand each caller its result."""
+        """Pass each receiver its result, in the event loop."""
         abandoned: list[Any] = []
         start = 0
         for calls, receiver, together in gathered.entries:

@@ -1,7 +1,7 @@
-"""A thread that works beside the caller, from `start` to `close`, or inside a `with` statement.
+"""The base of background threads, which run from `start` to `close`, or inside a `with` statement.
 
-What it does is `_run` of a subclass, which ends soon after `_end` is set. It is a daemon: a program that ends without
-closing it is not held up.
+The subclass implements `_run`, which ends soon after `_end` is set. The thread is a daemon: a program that ends without
+closing it is not delayed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Self
 
 
 class BackgroundThread(ABC):
-    """Runs `_run` in a thread. It can be started once."""
+    """A thread that runs `_run`. It can be started once."""
 
     def __init__(self, name: str) -> None:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"redrive-{name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for what is under way, unless the thread itself closes it. Twice is no error."""
+        """Stop, and wait for the end of the thread, unless it closes itself. A second call does nothing."""
         self._end.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()

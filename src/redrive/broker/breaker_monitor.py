@@ -1,6 +1,6 @@
-"""What one process keeps of circuit breakers: counts of failures, searches for items to hold, and hooks.
+"""The data of one process about circuit breakers: counts of failures, searches for items to hold, and hooks.
 
-The state of breakers is in the store. What is here is read again after a restart.
+The state of breakers is in the store. The data here is read again after a restart.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from redrive.telemetry import events
 _log = events.logger("redrive.breaker")
 
 BreakerHook = Callable[[FeedEntry], object]
-"""Is given the entry of the feed about a breaker that has opened or closed."""
+"""A function that is called with the feed entry of a breaker that has opened or closed."""
 
 
 class BreakerMonitor:
-    """What one process knows of breakers beside their state in the store."""
+    """The data of one process about breakers, in addition to their state in the store."""
 
     def __init__(self) -> None:
         self.counts = FailureCounts()
@@ -32,13 +32,13 @@ class BreakerMonitor:
         self.hooks: list[BreakerHook] = []
 
     def forget(self, guarded: Sequence[Queue], now: Instant) -> None:
-        """Forget what is about other queues, and about breakers that have closed."""
+        """Forget data of other queues, and of breakers that have closed."""
         self.counts.forget({queue.name for queue in guarded}, now)
         present = {(queue.name, each.kind, each.opened_at) for queue in guarded for each in queue.breakers}
         self.sweeps = {key: sweep for key, sweep in self.sweeps.items() if key in present}
 
     def call_hooks(self, change: FeedEntry) -> None:
-        """Call the program's functions, in separate threads: the maintenance waits for none of them."""
+        """Call the hooks in separate threads: the maintenance waits for none of them."""
         for hook in self.hooks:
             threading.Thread(target=_call_hook, args=(hook, change), name="redrive-breaker-hook", daemon=True).start()
 
@@ -55,10 +55,10 @@ class Sweep:
 
     def __init__(self) -> None:
         self.place: tuple[Status, str | None] | None = (WAITING_STATUSES[-1], None)
-        """The status and the cursor of the next page. None: all is found."""
+        """The status and the cursor of the next page. None: no page is left."""
 
     def turn(self, place: tuple[Status, str | None], cursor: str | None) -> None:
-        """Go on after the page at that place, unless another thread has: an operator's, beside the maintenance."""
+        """Continue after the page at that place, unless a concurrent thread has: that of an operator's call."""
         if self.place is not place:
             return
         left = WAITING_STATUSES[: WAITING_STATUSES.index(place[0])]

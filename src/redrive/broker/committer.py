@@ -1,13 +1,13 @@
 """The committer: calls that arrive while a transaction is being committed form the next transaction.
 
-Full durability then costs almost nothing, and nobody has to batch by hand.
+Full durability then costs almost nothing, and callers need not batch manually.
 
 - An idle store is called directly, in the thread of the caller; for the main thread in a thread of the shield, as
   signal handlers may raise there at any point.
-- A thread that finds the store busy waits on a lock of its own. The thread that finishes a transaction first hands the
-  store to the first in line, who commits the calls of all that wait. Then it wakes one of those whose calls it
+- A thread that finds the store busy waits on its own lock. The thread that finishes a transaction first hands the store
+  to the head of the line, which commits the calls of all waiting threads. Then it wakes one of those whose calls it
   committed; each of them wakes the next as soon as it runs. So few threads compete for the interpreter at a time.
-- Coroutines hand their calls to the thread of `async_committer.py`, which stands in line like any other.
+- Coroutines submit their calls to the thread of `async_committer.py`, which waits in line like any other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = events.logger("redrive.committer")
 
 
 class _Request:
-    """Calls of one caller that waits for a transaction, or for its turn to make one."""
+    """The calls of one caller that waits for a transaction, or for its turn to make one."""
 
     __slots__ = ("calls", "commit", "error", "has_left", "leads", "lock", "next")
 
@@ -49,13 +49,13 @@ class _Request:
         self.next: _Request | None = None
         """The request of the same transaction that this caller wakes."""
         self.has_left = False
-        """Its caller was interrupted, and wakes no other."""
+        """True if its caller was interrupted, and wakes no other."""
         self.lock = threading.Lock()
         self.lock.acquire()
 
 
 class Committer:
-    """Gathers concurrent calls into transactions of one store."""
+    """The group commit of one store: it gathers concurrent calls into transactions."""
 
     def __init__(self, store: Store, announce: Callable[[Mapping[str, int]], None]) -> None:
         self._store = store
@@ -78,11 +78,10 @@ class Committer:
         return self.transact(calls).results
 
     def transact(self, calls: Sequence[Call]) -> Commit:
-        """The same, with the instant and the arrivals of the transaction, in which calls of others may be too.
+        """Commit calls and return their results, with the instant and arrivals of the transaction, which may be shared.
 
-        It returns what is done, and raises a refusal where nothing was changed, or else `OutcomeUnknown`. An exception
-        that a signal handler raises comes out as itself; the calls are then done once or not at all, and leases among
-        them are given back.
+        Raises an error if nothing was changed, or `OutcomeUnknown`. An exception of a signal handler is raised
+        unchanged; the calls are then executed once or not at all, and leases among their results are returned.
         """
         return claimed(partial(self._transact, calls), self._give_back_of)
 
@@ -129,20 +128,20 @@ class Committer:
         return self._waiting_calls + (0 if self._writer is None else self._writer.waiting_calls)
 
     def submit(self, call: Call) -> asyncio.Future[Any]:
-        """Hand in a call from a coroutine. The future has its result once it is durable.
+        """Submit a call from a coroutine. The future has its result once it is durable.
 
-        Calls that are handed in together share a transaction, unless they are too many for one.
+        Calls that are submitted in one tick share a transaction, unless they are too many for one.
         """
         future: asyncio.Future[Any] = (self._writer or self._start_writer()).hand_in((call,))
         return future
 
     def submit_to(self, call: Call, receiver: ResultReceiver) -> None:
-        """Hand in a call in an event loop, without a coroutine. The receiver gets its result once it is durable."""
+        """Submit a call in an event loop, without a coroutine. The receiver gets its result once it is durable."""
         (self._writer or self._start_writer()).hand_in((call,), receiver=receiver)
 
     def submit_many(self, calls: Sequence[Call], *, uncancelled: bool = False) -> asyncio.Future[Commit]:
-        """Hand in calls from a coroutine, for one transaction. The future has their results once it is durable, with
-        the instant and the arrivals of the transaction, in which calls of others may be too."""
+        """Submit calls from a coroutine, for one transaction. The future has their results once it is durable, with
+        the instant and the arrivals of the transaction, which may have calls of others too."""
         future: asyncio.Future[Commit] = (self._writer or self._start_writer()).hand_in(calls, True, uncancelled)
         return future
 
@@ -156,13 +155,13 @@ class Committer:
             return self._writer
 
     def return_unclaimed_leases(self, future: asyncio.Future[Any]) -> None:
-        """Its caller was cancelled. If leases came in that very moment, return them: the items never ran."""
+        """Return the leases that arrived as the caller of this future was cancelled: the items never ran."""
         if future.done() and not future.cancelled() and future.exception() is None:
             given = future.result()
             self.return_leases(given.results if given.__class__ is Commit else [given])
 
     def return_leases(self, results: list[Any]) -> None:
-        """In an event loop: return the leases among results that have no caller any more."""
+        """Return the leases among results that have no caller any more. For an event loop."""
         if self._writer is not None:
             self._writer.give_back(results)
 
@@ -179,12 +178,12 @@ class Committer:
                 self._idle.wait()
 
     def after_fork(self, revived: Callable[[], None]) -> None:
-        """In a forked child: forget the parent's callers. The first call opens the store anew and calls `revived`."""
+        """Forget the parent's callers in a forked child. The first call reopens the store and calls `revived`."""
         self._reset()
         self._revival = revived
 
     def revive_after_fork(self) -> None:
-        """Open the store anew if this is a forked child that has not yet done so."""
+        """Reopen the store if this is a forked child that has not yet done so."""
         with self._mutex:
             revival = self._revival
             if revival is not None:
@@ -194,7 +193,7 @@ class Committer:
             revival()
 
     def give_up(self, results: Any) -> None:
-        """The caller was interrupted as it was given these results. Leases among them are returned."""
+        """Return the leases among results that an interrupted caller did not receive."""
         if isinstance(results, list) and lease_returns(results):
             shielded_later(self._give_back, results)
 
@@ -202,13 +201,13 @@ class Committer:
         self._give_back(commit.results)
 
     def _give_back(self, results: list[Any]) -> None:
-        """Return leases whose caller was interrupted: the items never ran. Where that fails, they run out."""
+        """Return leases whose caller was interrupted: the items never ran. If that fails, they expire."""
         if returns := lease_returns(results):
             with contextlib.suppress(Exception):
                 self._transact(returns)
 
     def _commit_as_leader(self) -> None:
-        """Commit the calls of everyone who waits, then hand the store to the next in line."""
+        """Commit the calls of all waiting requests that fit, then hand the store to the next in line."""
         batch: list[_Request] = []
         try:
             with self._mutex:
@@ -221,8 +220,8 @@ class Committer:
                 start += len(request.calls)
         except BaseException as error:
             if not batch:
-                raise  # interrupted before it took anything: it still stands in line
-            # What is not an answer of the store proves nothing about the calls of others.
+                raise  # interrupted before it took anything: it is still in line
+            # An error that the store did not raise says nothing about the calls of others.
             known = isinstance(error, RedriveError)
             for request in batch:
                 request.error = error if known or request.leads else OutcomeUnknown(self._store.name, repr(error))
@@ -234,7 +233,7 @@ class Committer:
                     self._wake(batch)
 
     def _wake(self, batch: list[_Request]) -> None:
-        """Wake the callers of a transaction that is done, each by the one before it."""
+        """Wake the callers of a committed transaction, each by the one before it."""
         with self._mutex:
             present = [request for request in batch if not (request.leads or request.has_left)]
             for request, follower in pairwise(present):
@@ -243,7 +242,7 @@ class Committer:
             present[0].lock.release()
 
     def _step_out(self, request: _Request) -> None:
-        """A thread no longer waits: its calls leave the line, and where it was to lead, the next one does."""
+        """Remove the request of an interrupted thread from the line; if it was the leader, the next one leads."""
         with self._mutex:
             request.has_left = True
             follower, request.next = request.next, None
@@ -252,7 +251,7 @@ class Committer:
                 self._waiting.remove(request)
                 self._waiting_calls -= len(request.calls)
         if follower is not None:
-            with contextlib.suppress(RuntimeError):  # it was woken already, as the exception came
+            with contextlib.suppress(RuntimeError):  # it was already woken when the exception was raised
                 follower.lock.release()
         if is_waiting and request.leads:
             self._hand_over()
@@ -279,7 +278,7 @@ class Committer:
         heir.lock.release()
 
     def _commit(self, calls: Sequence[Call]) -> Commit:
-        """One transaction. Where the engine proves that it was rolled back by an unexpected error, each call alone."""
+        """Commit calls in one transaction; if the store reports a rollback (`StoreFailed`), commit each call alone."""
         try:
             return self._commit_together(calls)
         except StoreFailed:
@@ -292,12 +291,12 @@ class Committer:
         commit = self._store.commit(calls) if meter is None else meter.commit(self._store, calls)
         try:
             self._announce(commit.arrivals)
-        except Exception:  # what is durable is not refused because a waiter could not be woken
+        except Exception:  # a durable commit is not reported as failed because a waiter could not be woken
             _log.exception("wake_up_failed")
         return commit
 
     def _commit_alone(self, calls: Sequence[Call]) -> Commit:
-        """Each in a transaction of its own. The instant is that of the last one."""
+        """Commit each call in its own transaction. The instant is that of the last one."""
         results: list[Any] = []
         arrivals: Counter[str] = Counter()
         now = self._store.clock.now()

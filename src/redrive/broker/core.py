@@ -1,4 +1,4 @@
-"""What both faces of a broker share: the store, the committer, the waiters, and the settings last seen."""
+"""The core that `Broker` and `AsyncBroker` share: the store, the committer, the waiters, and the cached settings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from redrive.telemetry.metrics import Metrics
 
 
 class Core:
-    """One open store and everything around it. Both faces call into it; neither keeps state of its own."""
+    """One open store and everything around it. `Broker` and `AsyncBroker` call it, and keep no other state."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Core:
         self._closing = threading.Lock()
         self._closed = False
         self.meter: BrokerMetrics | None = None
-        """Counts, once somebody has asked for metrics."""
+        """The metrics; None until they are first requested."""
         self.trials = MoveBackoff()
         self.breakers = BreakerMonitor()
         self.stores = stores or StoreRegistry()
@@ -88,7 +88,7 @@ class Core:
         return self.store.read(query)
 
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
-        """Put inside a transaction of the caller's."""
+        """Put inside a transaction of the caller."""
         if self._closed:
             raise Closed
         if any(REPLY_TO in (item.headers or ()) for item in put.items):
@@ -97,37 +97,37 @@ class Core:
         return self.store.put_in_transaction(connection, put)
 
     def actor(self, actor: str | None) -> str:
-        """Who makes a change: the one named, or the one the broker was opened for."""
+        """Return the actor of a change: the given one, or that of the broker."""
         return self._actor if actor is None else check_label("actor", actor)
 
     def queue(self, name: str) -> Flow[Queue]:
-        """A queue as last seen. A store refuses verdicts that were judged by settings which are no longer true."""
+        """Return a queue from the cache, or read it. The store refuses verdicts that were judged by stale settings."""
         queue = self._queues.get(name)
         return queue if queue is not None else self.cache_queue((yield from run_query(GetQueue(name))))
 
     def cache_queue(self, queue: Queue) -> Queue:
-        """Keep the settings last seen."""
+        """Cache the newest known state of a queue."""
         self._queues[queue.name] = queue
         return queue
 
     def is_gated(self, name: str) -> bool:
-        """Whether a gate of the queue is closed for some time, as last seen."""
+        """Return whether a gate of the cached queue is closed now."""
         queue, now = self._queues.get(name), self.clock.now()
         return queue is not None and any(now < gate.until for gate in queue.gates)
 
     def close_gate(self, name: str, until: Instant) -> None:
-        """A delivery of this process has closed the gate of a queue."""
+        """Record in the cache that a delivery of this process has closed the gate of a queue."""
         queue = self._queues.get(name)
         if queue is not None:
             gates = set_gate(queue.gates, RETRY_AFTER_GATE, Gate(RETRY_AFTER_GATE, until))
             self.cache_queue(msgspec.structs.replace(queue, gates=gates))
 
     def add_backoff(self, name: str, function: DelayFunction) -> None:
-        """Let retry policies name a function that this program has."""
+        """Register a delay function of this program, which retry policies may name."""
         self._backoffs[name] = function
 
     def evict_queue(self, name: str) -> None:
-        """The queue is gone."""
+        """Remove a deleted queue from the cache."""
         self._queues.pop(name, None)
 
     def judge(
@@ -169,7 +169,7 @@ class Core:
         failure: Failure | None = None,
         delay: int = 0,
     ) -> Verdict:
-        """Judge how a delivery of an item ended, or what a person makes of an item that is not leased."""
+        """Judge the outcome of a delivery, or of a manual change of an item that is not leased."""
         return self.judge(
             queue,
             outcome_kind,
@@ -182,9 +182,9 @@ class Core:
         )
 
     def route_verdict(self, queue: Queue, verdict: Verdict | None, failure: Failure | None) -> Verdict | None:
-        """A verdict that the program brought; a death that names no queue goes where the queue's dead go.
+        """Check a verdict of the program, and complete it: a death without a target goes to the queue's dead queue.
 
-        A retry waits for the open breakers of its kind, as one that is judged.
+        A retry is held by the open breakers of its kind, like one that is judged.
         """
         if verdict is None:
             return None
@@ -197,7 +197,7 @@ class Core:
         return held_verdict(queue, brought, failure)
 
     def address(self, what: str, address: str) -> str:
-        """An address as the store is given it: its own queues by name alone. Raises where the store is not known."""
+        """Return an address in the form for the store: its own queues by name alone. Raises if the store is unknown."""
         address = check_address(what, address)
         queue, store = split_address(address)
         if store is None or store == self.store.name:
@@ -206,12 +206,12 @@ class Core:
         return address
 
     def start_moves(self, settled: Iterable[Any]) -> None:
-        """Items were settled: those that are on their way to another store need not wait."""
+        """Wake the movers if settled items are moving to another store."""
         if any(isinstance(each, Settled) and each.status is Status.MOVING for each in settled):
             self.wake_movers()
 
     def metrics(self) -> Metrics:
-        """What is counted here: from the first time that somebody asks."""
+        """Return the metrics, which are counted from the first call on."""
         with self._closing:
             if self.meter is None:
                 self.meter = self.committer.meter = collect_metrics(self)
@@ -219,21 +219,21 @@ class Core:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         return self._closed
 
     def wake_movers(self) -> None:
-        """Items are on their way to other stores."""
+        """Wake the threads that move items to other stores."""
         if self._maintenance is not None:
             self._maintenance.departed()
 
     def wake_maintenance(self) -> None:
-        """There is something to do for the maintenance; without one here, another process sees to it."""
+        """Wake the maintenance; without one in this process, another process does the work."""
         if self._maintenance is not None:
             self._maintenance.wake()
 
     def close(self) -> None:
-        """Finish what was accepted, wake whoever waits, release the store."""
+        """Finish accepted calls, wake all waiters and release the store."""
         shielded(self._close)
 
     def _close(self) -> None:
@@ -254,7 +254,7 @@ class Core:
             self._maintenance.start()
 
     def _after_fork(self) -> None:
-        """In a forked child: threads are gone, locks may be held by nobody, connections are the parent's."""
+        """Reset a forked child: its threads do not exist, locks may stay held, connections belong to the parent."""
         if self._closed:
             return
         self._closing = threading.Lock()

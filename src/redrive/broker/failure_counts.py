@@ -1,6 +1,6 @@
-"""Failures of each queue within the last hour, as a process has seen them in the feed, and how many deliveries ended.
+"""Failures of each queue within the last hour, as one process has read them in the feed, and ended deliveries.
 
-Breakers are judged by these. What is lost with the process is read again from the feed by the next one.
+Breakers are judged by these. They are not stored: the next process reads them again from the feed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from redrive.model.feed import FeedEntry, FeedKind
 from redrive.model.queue import Queue, QueueStats
 
 COUNTED_KINDS = (FeedKind.FAILED, FeedKind.DEAD)
-"""What in the feed may be a failure."""
+"""Kinds of feed entries that may be failures."""
 _DIED_OF_FAILURE = (DeadReason.FINAL_ERROR, DeadReason.RETRIES_EXHAUSTED, DeadReason.MAX_ATTEMPTS)
 
 
 class FailureCounts:
-    """What one process counts."""
+    """The counts of one process."""
 
     def __init__(self) -> None:
         self.position: int | None = None
-        """The number of the feed up to which it has read; None before the first reading."""
+        """The number of the last feed entry that was read; None before the first read."""
         self._failures: defaultdict[str, deque[tuple[Instant, str, str]]] = defaultdict(
             lambda: deque(maxlen=MAX_COUNTED_FAILURES)
         )
         self._completed: defaultdict[str, deque[tuple[Instant, int]]] = defaultdict(deque)
         self._counts_from: dict[tuple[str, str], Instant] = {}
-        """From when failures of a kind in a queue count: those from before its breaker closed do not."""
+        """The instant after which failures of a queue and a kind count: earlier ones are of a breaker that closed."""
 
     def add(self, entry: FeedEntry) -> None:
         """Count an entry of the feed."""
@@ -51,14 +51,14 @@ class FailureCounts:
             self._failures[entry.queue].append((entry.at, *entry_kinds(entry)))
 
     def add_stats(self, stats: QueueStats) -> None:
-        """Note how many items a queue has completed until now."""
+        """Record how many items a queue has completed until now."""
         samples = self._completed[stats.queue]
         samples.append((stats.at, stats.completed_total))
         while samples[0][0] < stats.at - LONGEST_WINDOW:
             samples.popleft()
 
     def forget(self, queues: Collection[str], now: Instant) -> None:
-        """Keep only what is about these queues, and no start that is older than every window."""
+        """Keep only data of these queues, and no start that is older than the longest window."""
         for by_queue in (self._failures, self._completed):
             for queue in by_queue.keys() - queues:
                 del by_queue[queue]
@@ -69,11 +69,11 @@ class FailureCounts:
         }
 
     def restart(self, queue: str, kind: str, at: Instant) -> None:
-        """Count failures of a kind from that instant on only: until then its breaker was not closed."""
+        """Count only failures of a kind after this instant: until then its breaker was not closed."""
         self._counts_from[queue, kind] = max(at, self._counts_from.get((queue, kind), at))
 
     def openings(self, queue: Queue, now: Instant) -> Iterator[tuple[str, str]]:
-        """The kinds of breakers of a queue that open now, and why."""
+        """Yield the kinds of breakers of a queue that open now, with the reason of each."""
         present = {breaker.kind for breaker in queue.breakers}
         for kind in present:
             self.restart(queue.name, kind, now)
@@ -86,7 +86,7 @@ class FailureCounts:
                     yield kind, reason
 
     def _count(self, queue: str, key: str, rule: BreakerRule, now: Instant) -> tuple[Counter[str], int]:
-        """Failures within the window by the kinds that a rule is for, and how many deliveries ended."""
+        """Return the failures within the window by the kinds of a rule, and the number of ended deliveries."""
         since = Instant(now - rule.window)
         counts: Counter[str] = Counter()
         failed = 0

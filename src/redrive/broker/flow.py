@@ -1,8 +1,7 @@
-"""What a broker does, written once and run by two drivers.
+"""Flows: the logic of a broker, written once and run by two drivers.
 
-A flow is a generator that yields effects: what it needs from the outside, which is calls to commit, a query to
-answer, or to wait for a queue. `run` drives it in the calling thread; the asynchronous driver is in
-`redrive.broker.async_api.base`.
+A flow is a generator that yields effects, which its driver performs: to commit calls, to answer a query, or to wait for
+a queue. `run` drives it in the calling thread; the asynchronous driver is in `redrive.broker.async_api.base`.
 """
 
 from __future__ import annotations
@@ -29,47 +28,47 @@ _Name = TypeVar("_Name", ItemId, Token)
 
 
 class CommitCalls(msgspec.Struct, frozen=True):
-    """Commit these calls. Gives the list of their results."""
+    """The effect that commits calls. Its answer is the list of their results."""
 
     calls: Sequence[Call]
 
 
 class TimedCommit(msgspec.Struct, frozen=True):
-    """Commit this call. Gives the `Commit`: its result, and the instant of the transaction."""
+    """The effect that commits one call. Its answer is the `Commit`: the result, and the instant of the transaction."""
 
     call: Call
 
 
 class ReadQuery(msgspec.Struct, frozen=True):
-    """Answer this query. Gives the answer."""
+    """The effect that answers a query."""
 
     query: Query
     is_internal: bool = False
-    """The answer is not shown to who called: it says what is to be hidden. No right is needed for it."""
+    """True if the answer is not shown to the caller: it has the rules of redaction, and needs no permission."""
 
 
 class WaitForQueue(msgspec.Struct, frozen=True):
-    """Wait until something may be leasable in the queue, or until an instant. Gives True if it was woken.
+    """The effect that waits until something may be leasable in the queue, or until an instant; True if it was woken.
 
-    `ticket` is what `Notifier.ticket` said before the queue was found empty: an arrival since then ends the wait.
+    `sequence` is that of `Notifier.sequence` before the queue was found empty: an arrival since then ends the wait.
     """
 
     queue: str
     sequence: int
     until: Instant
     next_at: Instant | None
-    """When the store expects something to become leasable."""
+    """The instant at which the store expects something to become leasable."""
 
 
 class OnStore(msgspec.Struct, frozen=True):
-    """Let another store that the program knows do this. Gives what that gives."""
+    """The effect that performs another effect on another store of the program."""
 
     store: str
     effect: CommitCalls | ReadQuery
 
 
 class GiveTurn(msgspec.Struct, frozen=True):
-    """Let others of the event loop have their turn. In a thread that is not needed."""
+    """The effect that yields to other tasks of the event loop. It does nothing in a thread."""
 
 
 Effect = CommitCalls | TimedCommit | ReadQuery | WaitForQueue | OnStore | GiveTurn
@@ -77,21 +76,21 @@ Flow = Generator[Effect, Any, _T]
 
 
 def raise_if_refused(result: Any) -> Any:
-    """The result, unless it is a refusal, which is raised."""
+    """Return the result, or raise it if it is a refusal."""
     if isinstance(result, RedriveError):
         raise result
     return result
 
 
 def commit_call(call: StoreCall[_T]) -> Flow[_T]:
-    """Commit one call and give its result; raise if it was refused."""
+    """Commit one call and return its result; raise if it was refused."""
     results = yield CommitCalls((call,))  # type: ignore[arg-type]  # `Call` has all of them; a test checks it
     result: _T = raise_if_refused(results[0])
     return result
 
 
 def commit_calls(calls: Sequence[Call]) -> Flow[Sequence[Any]]:
-    """Commit calls together. Each stands for itself: an error is among the results."""
+    """Commit calls together. An error is not raised, but the result of each call that it affects."""
     try:
         results: Sequence[Any] = (yield CommitCalls(calls)) if calls else ()
     except RedriveError as error:
@@ -125,13 +124,13 @@ def _read_each(
 
 
 def wait_until(core: Core, until: Instant) -> Flow[None]:
-    """Wait until an instant. It may end earlier, as after a commit of another process."""
+    """Wait until an instant. May return earlier, as after a commit of another process."""
     name = "# time"  # no queue can have this name
     yield WaitForQueue(name, core.notify.sequence(name), until, None)
 
 
 def run(core: Core, flow: Flow[_T]) -> _T:
-    """Drive a flow to its end in this thread. Leases that it was given and does not give to the caller are returned."""
+    """Drive a flow to its end in this thread. If it raises or is interrupted, return the leases of its last answer."""
     answer: Any = None
     try:
         effect = next(flow)
@@ -152,7 +151,7 @@ def run(core: Core, flow: Flow[_T]) -> _T:
 
 
 def perform_effect(core: Core, effect: Effect) -> Any:
-    """Take one step of a flow in this thread."""
+    """Perform an effect of a flow in this thread, and return the answer."""
     match effect:
         case CommitCalls(calls):
             return core.committer.commit(calls)

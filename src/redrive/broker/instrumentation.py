@@ -1,6 +1,7 @@
-"""What a broker counts of its own work: from the calls it commits and their results, and from how deliveries ended.
+"""The metrics of a broker, from the calls that it commits with their results, and from the outcomes of deliveries.
 
-Only once somebody has asked for the metrics of a broker. A batch takes one lock; each call costs a look at its class.
+They are counted only after the metrics were first requested. A batch takes one lock, and each call one check of its
+class.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 _log = events.logger("redrive.metrics")
 
 MAX_QUEUES = 200
-"""So many queues are read when somebody looks; of those beyond, by name, only what this program does is known."""
+"""Maximum number of queues, by name, whose statistics are read. Others have only the counts of this program."""
 READ_EVERY = 5 * SECOND
-"""However often somebody looks, queues are read no more often."""
+"""Minimum time between two reads of the statistics, regardless of how often metrics are scraped."""
 
 _GONE = frozenset({Verb.DROP, Verb.PURGE})
 _STATUSES = tuple(status.value for status in Status)
@@ -57,7 +58,7 @@ _TOTALS = {name.removesuffix("_total"): name for name in QueueStats.__struct_fie
 
 
 class BrokerMetrics:
-    """Adds what happens to the metrics of one broker."""
+    """The counters of one broker."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
@@ -70,12 +71,12 @@ class BrokerMetrics:
         self._completed = self.metrics.counts(names.COMPLETED)
 
     def reset(self) -> None:
-        """Begin anew at 0, as a forked child does."""
+        """Start again at 0, as a forked child does."""
         self.metrics.reset()
         self._bind()
 
     def commit(self, store: Store, calls: Sequence[Call]) -> Commit:
-        """Commit calls, and count what became of them."""
+        """Commit calls, and count their results."""
         began_at = perf_counter()
         try:
             commit = store.commit(calls)
@@ -84,18 +85,18 @@ class BrokerMetrics:
             raise
         try:
             self.committed(calls, commit.results, perf_counter() - began_at)
-        except Exception:  # what is durable is not unknown because it could not be counted
+        except Exception:  # a durable commit is not reported as failed because it could not be counted
             _log.exception("metrics_update_failed")
         return commit
 
     def committed(self, calls: Sequence[Call], results: Sequence[Any], seconds: float) -> None:
-        """A transaction is durable."""
+        """Count the calls of a durable transaction."""
         put, completed = self._put, self._completed
         with self.metrics.lock:
             self._calls.observe(len(calls))
             self._seconds.observe(seconds)
             for call, result in zip(calls, results, strict=True):
-                # What is done most often goes the shortest way.
+                # The most frequent calls take the shortest path.
                 if call.__class__ is Complete and result.__class__ is Settled and not call.puts:
                     completed[(result.queue,)] += 1
                 elif (
@@ -121,9 +122,9 @@ class BrokerMetrics:
         *,
         was_dead: bool = False,
     ) -> None:
-        """A delivery from that queue ended otherwise than by completion, or an item of it expired.
+        """Count a delivery from that queue with an outcome other than completion, or an expired item of it.
 
-        The death of one that `was_dead` when it was leased is counted already.
+        The death of an item that `was_dead` when it was leased is already counted.
         """
         if not isinstance(result, Settled):
             return
@@ -134,11 +135,11 @@ class BrokerMetrics:
             _log.exception("metrics_update_failed")
 
     def breaker_changed(self, queue: str, breaker: Breaker, *, opened: bool) -> None:
-        """A breaker opened or closed. Fingerprints have one label together: there is no end of them."""
+        """Count a breaker that opened or closed. All fingerprints share one label: their number has no bound."""
         self.metrics.add(names.BREAKER_CHANGES, (queue, rule_key(breaker.kind), "opened" if opened else "closed"))
 
     def operated(self, before: Operation, after: Operation) -> None:
-        """A step of an operation was made; by this process, unless another one has made it meanwhile."""
+        """Count a step of an operation, unless another process made it concurrently."""
         changed = after.changed - before.changed
         if changed <= 0 or after.steps != before.steps + 1:
             return
@@ -150,7 +151,7 @@ class BrokerMetrics:
 
 
 def _is_outcome(call: Call) -> bool:
-    """Whether a worker says how a delivery ended. A sweep that comes too late is as it should be."""
+    """Return whether the call is the outcome of a delivery from its worker. A sweep that comes too late is normal."""
     return isinstance(call, Complete | ReturnLease) or (
         isinstance(call, Settle) and call.outcome_kind is not OutcomeKind.LOST
     )
@@ -197,7 +198,7 @@ def _count_put(metrics: Metrics, call: Put, result: Any) -> None:
     for item, receipt in zip(call.items, result, strict=True):
         if item.failure is not None:
             metrics.counts(names.FAILED)[call.queue, str(item.failure.error_class)] += 1
-            if isinstance(item.verdict, Dead) and not receipt.duplicate:  # one that is there stays where it is
+            if isinstance(item.verdict, Dead) and not receipt.duplicate:  # an existing item keeps its status
                 _count_death(metrics, call.queue, item.verdict.reason, dropped=item.verdict.drops)
 
 
@@ -224,7 +225,7 @@ def _count_registration(metrics: Metrics, call: Register, result: Any) -> None:
 
 
 def _count_puts(metrics: Metrics, puts: Iterable[Put]) -> None:
-    """Puts that are part of another call: whether a key was known is not said there."""
+    """Count puts that are part of another call, duplicates too: the result of that call does not report them."""
     for put in puts:
         metrics.counts(names.PUT)[(put.queue,)] += len(put.items)
 
@@ -234,7 +235,7 @@ def _count_return(metrics: Metrics, call: ReturnLease, result: Settled) -> None:
 
 
 def _count_change(metrics: Metrics, call: ManualChange, result: Sequence[Any]) -> None:
-    """By hand: the queue is the one that the item is in afterwards."""
+    """Count manual changes, each for the queue that the item is in afterwards."""
     for settled, target in zip(result, call.targets, strict=True):
         if not isinstance(settled, Settled):
             continue
@@ -260,11 +261,12 @@ _COUNTS: dict[type[Any], Callable[[Metrics, Any, Any], None]] = {
     ManualChange: _count_change,
     Register: _count_registration,
 }
-"""What is counted of a call that was not refused. Settles are counted by who made them, who knows the queue."""
+"""The counting function of each kind of call that was not refused. Settles are counted by their caller, which knows the
+queue."""
 
 
 class QueueStatsReader:
-    """Reads how the queues of a store stand, no more often than every few seconds."""
+    """The reader of the statistics of queues, at most once per READ_EVERY."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -273,7 +275,7 @@ class QueueStatsReader:
         self._read_at: Instant | None = None
 
     def read(self) -> Iterable[Sample]:
-        """Depth, age and breakers of every queue."""
+        """Return depth, age and breakers of every queue."""
         with self._lock:
             now = self._core.clock.now()
             if self._read_at is None or not 0 <= now - self._read_at < READ_EVERY:
@@ -300,7 +302,7 @@ def _samples(stats: QueueStats) -> Iterable[Sample]:
 
 
 def _breaker_samples(queue: Queue) -> Iterable[Sample]:
-    """How many breakers of each rule are not closed: 0 for a rule whose breaker is."""
+    """Return the number of breakers of each rule that are not closed: 0 for a rule whose breaker is closed."""
     counts = Counter(dict.fromkeys(queue.settings.breakers, 0))
     counts.update(rule_key(breaker.kind) for breaker in queue.breakers)
     for key, count in counts.items():
@@ -308,7 +310,7 @@ def _breaker_samples(queue: Queue) -> Iterable[Sample]:
 
 
 def collect_metrics(core: Core) -> BrokerMetrics:
-    """A meter for a broker, with all that can be read of it."""
+    """Return the counters of a broker, with the statistics that can be read of it."""
     metrics = Metrics({"namespace": core.store.namespace, "store": core.store.name})
     metrics.watch(QueueStatsReader(core).read)
     metrics.watch(

@@ -1,7 +1,6 @@
-"""What runs by itself: items that fall due, leases that ran out, items that expired, retention, operations, moves,
-breakers.
+"""Maintenance, which runs automatically: due items, expired leases and items, retention, operations, moves, breakers.
 
-Safe in many processes at once: every change is fenced by the store, so two sweeps do each item once.
+Safe in many processes concurrently: the store fences every change, so two sweeps settle each item once.
 """
 
 from __future__ import annotations
@@ -36,28 +35,28 @@ if TYPE_CHECKING:
 _log = events.logger("redrive.maintenance")
 
 ACTOR = "maintenance"
-"""Who stops an operation that cannot go on, in the audit."""
+"""The actor in the audit when an operation that cannot continue is stopped."""
 MAX_OPERATIONS = 1000
-"""How many operations a step sees to."""
+"""Maximum number of operations that a step of the maintenance runs."""
 LONGEST_PAUSE = SECOND
-"""The maintenance looks at least this often, whatever the store says is due."""
+"""Maximum time between two steps of the maintenance, regardless of what the store says is due."""
 CLOSING_PAUSE = MINUTE
-"""How often it looks for moves that were not closed."""
+"""Time between two searches for moves that were not closed."""
 SHORTEST_PAUSE = 10 * MILLISECOND
-"""It never looks more often, even where something stays due because it cannot be settled."""
+"""Minimum time between two steps, even if something stays due because it cannot be settled."""
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True):
-    """What one step did."""
+    """The result of one step of the maintenance."""
 
     promoted: int = 0
     """Scheduled and failed items that became ready."""
     lost: int = 0
-    """Leases that ran out and were settled."""
+    """Leases that expired and were settled."""
     expired: int = 0
     """Items that expired and were settled."""
     removed: int = 0
-    """Rows that retention changed or removed."""
+    """Rows that retention changed or deleted."""
     operated: int = 0
     """Items that operations changed."""
     moved: int = 0
@@ -67,14 +66,14 @@ class MaintenanceResult(msgspec.Struct, frozen=True):
 
     @property
     def full(self) -> bool:
-        """Whether a bound was reached, so that there is probably more to do."""
+        """True if a bound was reached, so that there is probably more to do."""
         return (
             max(self.promoted, self.lost + self.expired, self.removed, self.operated, self.guarded) >= MAINTENANCE_BATCH
         )
 
 
 def run_maintenance(core: Core, *, clean: bool = True, move: bool = True) -> Flow[MaintenanceResult]:
-    """One bounded step of everything, or of everything but retention, or but moves to other stores."""
+    """Run one bounded step; `clean` includes retention, `move` the moves to other stores."""
     promoted = yield from commit_call(Promote())
     lost, expired = yield from settle_overdue(core)
     removed = (yield from commit_call(ApplyRetention())) if clean else 0
@@ -89,7 +88,7 @@ def run_maintenance(core: Core, *, clean: bool = True, move: bool = True) -> Flo
 
 
 def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
-    """Settle leases that ran out and items that expired, of one queue or all. Gives how many of each."""
+    """Settle expired leases and expired items, of one queue or all. Returns how many of each."""
     overdue = yield from run_query(GetOverdue(queue))
     if not overdue:
         return 0, 0
@@ -111,33 +110,36 @@ def settle_overdue(core: Core, queue: str | None = None) -> Flow[tuple[int, int]
 
 
 def step_operations(core: Core) -> Flow[int]:
-    """One step of each operation that is running and due, and a look at the canaries of those that wait for them."""
+    """Make one step of each operation that is running and due, and read the canaries of those that wait for them.
+
+    Returns how many items changed.
+    """
     changed = 0
     for operation in (yield from run_query(ListOperations(limit=MAX_OPERATIONS, active_only=True))):
         try:
             changed += yield from _operate(core, operation)
         except (Closed, StoreError, OutcomeUnknown, Overloaded):
-            raise  # the store's trouble, not the operation's
+            raise  # a failure of the store, not of the operation
         except RedriveError as error:
             yield from _stop(operation, error)
     return changed
 
 
 def _operate(core: Core, operation: Operation) -> Flow[int]:
-    """How many items it changed."""
+    """Make the next step of an operation, and return how many items it changed."""
     if operation.status is OperationStatus.WATCHING:
         operation = yield from watch(operation)
     if operation.status is not OperationStatus.RUNNING or operation.next_at > core.clock.now():
         return 0
     after = yield from operations.step(core, operation)
-    # Where another process made the step meanwhile, the difference is its work.
+    # If another process made the step concurrently, the difference is its work.
     return after.changed - operation.changed if after.steps == operation.steps + 1 else 0
 
 
 def _stop(operation: Operation, error: RedriveError) -> Flow[None]:
-    """What is refused now is refused in a moment too: the operation ends, and says why."""
+    """Stop an operation whose step was refused, and record the reason: a retry would be refused too."""
     _log.warning("operation_stopped", operation=operation.id, verb=operation.verb, error=str(error))
-    with suppress(NotFound, Refused):  # it ended by itself meanwhile
+    with suppress(NotFound, Refused):  # it ended concurrently
         yield from commit_call(
             SetOperation(operation.id, ACTOR, OperationStatus.STOPPED, str(error), steps=operation.steps)
         )
@@ -160,7 +162,7 @@ def _verdict_on(core: Core, found: Overdue) -> Flow[Call]:
 
 
 class MaintenanceThread:
-    """Runs steps by itself while a broker is open. An error is logged, and the next step comes all the same."""
+    """The thread that runs the maintenance of an open broker. An error is logged, and the next step runs as planned."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -172,21 +174,21 @@ class MaintenanceThread:
         self._thread = threading.Thread(target=self._loop, name="redrive-maintenance", daemon=True)
 
     def start(self) -> None:
-        """Begin with the first step."""
+        """Start with the first step."""
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to do before the time that was waited for."""
+        """Run the next step immediately."""
         self._asked = True
         self._wake.set()
 
     def departed(self) -> None:
-        """Items are on their way to other stores; nothing else need be done before its time."""
+        """Handle items that started to move to other stores; no full step runs before its time."""
         self._departed = True
         self._wake.set()
 
     def close(self) -> None:
-        """Stop after the step that is running."""
+        """Stop after the current step."""
         self._closed = True
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -194,7 +196,7 @@ class MaintenanceThread:
         self._movers.close()
 
     def _move(self, now: Instant) -> None:
-        """Let threads of their own see to other stores: one that does not answer keeps nothing waiting here."""
+        """Start a thread for each other store with something to move: one that does not answer delays nothing here."""
         core = self._core
         stores = {split_address(each.to)[1] for each in run(core, moves.due(core))}
         if abs(now - self._looked_at) >= CLOSING_PAUSE:
@@ -210,7 +212,7 @@ class MaintenanceThread:
         while not self._closed:
             now = clock.now()
             next_at = Instant(now + LONGEST_PAUSE)
-            # Nobody waits for what goes away. While operations make one step after the other, it would slow them down.
+            # No caller waits for retention. It would slow down operations while they make one step after the other.
             clean = abs(now - cleaned_at) >= LONGEST_PAUSE
             try:
                 upkeep = run(self._core, run_maintenance(self._core, clean=clean, move=False))
@@ -234,7 +236,7 @@ class MaintenanceThread:
         """Wait until the next step is due or requested. Items that start to move are handled immediately."""
         core = self._core
         while not self._closed:
-            core.clock.wait(self._wake, next_at)  # not until `next_at` by all means: the clock may have been set back
+            core.clock.wait(self._wake, next_at)  # may return early, or long after: the clock may have been set back
             self._wake.clear()
             departed, self._departed = self._departed, False
             asked, self._asked = self._asked, False

@@ -1,11 +1,11 @@
-"""Waiting for work. The store never waits; the waiters of each queue stand here, in order. Callers that await how an
-item ends wait for its result topic in the same way; an arrival there wakes all of them.
+"""Long poll: the store never waits; the waiters of each queue are kept here, in order. Callers that await the outcome
+of an item wait for its result topic in the same way; an arrival there wakes all of them.
 
-An arrival wakes as many waiters as there are items. One thread, started by the first waiter, sees to everything that
-comes with time: waits that end, items that fall due, and what other processes did.
+An arrival wakes as many waiters as there are items. One thread, started by the first waiter, handles all events of
+time: expired waits, due items, and changes by other processes.
 
-Who waits where is changed where no signal handler runs (`shield`). The main thread itself only waits; interrupted, it
-leaves, and a wake-up that it was given goes to the next waiter.
+The lists of waiters are changed where no signal handler runs (`signal_shield`). The main thread itself only waits; if
+interrupted, it leaves, and a wake-up that it had received goes to the next waiter.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from redrive.model.ids import RESULTS
 from redrive.store import Store
 
 POLL_INTERVAL = 20 * MILLISECOND
-"""While someone waits: how often to ask whether another process changed something."""
+"""Time between two polls for changes by other processes, while there are waiters or a follower."""
 
 ALL_QUEUES = ""
-"""Stands for all queues, as no queue has this name. Whoever waits for it is woken by every commit."""
+"""The name for all queues, which no queue can have. Its waiters are woken by every commit."""
 
 _STALE_ENDS = 1000
-"""How many ends of waits that are over may lie in the heap before they are thrown out."""
+"""Number of stale entries in the heap of ends, beyond twice the waiters, above which they are removed."""
 
 
 class Waiter:
-    """One caller that waits. A thread waits on a lock, a coroutine on a future; a worker has a bell of its own."""
+    """One caller that waits. A thread waits on a lock, a coroutine on a future; a worker is woken by its callback."""
 
     __slots__ = ("future", "is_gone", "lock", "loop", "number", "ring", "step", "woken")
 
@@ -43,11 +43,11 @@ class Waiter:
         self, step: WaitForQueue, loop: asyncio.AbstractEventLoop | None = None, ring: Callable[[], None] | None = None
     ) -> None:
         self.number = -1
-        """Its place, once it stands in line."""
+        """Its place in line, once it has entered."""
         self.step = step
         self.woken = False
         self.is_gone = False
-        """It does not wait any more, and enters no line."""
+        """True if it does not wait any more, and must not enter the line."""
         self.ring = ring
         self.loop = loop
         self.future: asyncio.Future[None] | None = None if loop is None else loop.create_future()
@@ -57,18 +57,19 @@ class Waiter:
 
 
 Follower = Callable[[Mapping[str, int] | None], None]
-"""Is told of every commit what arrived, from any thread, and None where another process changed it knows not what."""
+"""A function that is called with the arrivals of every commit, from any thread; None: another process made changes that
+the store does not name."""
 
 
 class Watch:
-    """Somebody who waits for several queues at once."""
+    """A wait for several queues together."""
 
     def __init__(self, notify: Notifier, waiters: Sequence[Waiter]) -> None:
         self._notify = notify
         self._waiters = waiters
 
     def begin(self) -> None:
-        """Wait from now on. Where something has arrived since the ticket, it rings now."""
+        """Start to wait. If something has arrived since the ticket, the callback is called immediately."""
         shielded(self._begin)
 
     def _begin(self) -> None:
@@ -79,12 +80,12 @@ class Watch:
                 break
 
     def end(self) -> set[str]:
-        """Wait no longer. Gives the queues that it was woken for: it passes that on once it has leased."""
+        """End the wait. Returns the queues that it was woken for, whose next waiters the caller wakes after a lease."""
         return shielded(self._notify.unsubscribe_all, self._waiters)
 
 
 class Notifier:
-    """Who waits for which queue, and whom to wake."""
+    """The waiters of all queues, and their wake-ups."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -102,26 +103,27 @@ class Notifier:
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._sleeps_until: Instant | None = None
-        """When the thread polls next; None: it waits until it is woken."""
+        """The instant of the next poll of the thread; None: it waits until it is woken."""
         self._results = 0
         self._closed = False
         self._follower: Follower | None = None
         self.wakeups = 0
-        """How often somebody was woken."""
+        """Number of wake-ups of waiters."""
 
     after_fork = _reset
 
     def sequence(self, queue: str) -> int:
-        """Take this before looking into the queue; a wait with it ends at once if anything has arrived since."""
+        """Return the ticket of a queue. Take it before reading the queue: a wait with it ends immediately if anything
+        has arrived since."""
         return self._tickets.get(queue, 0) + self._changes
 
     @property
     def result_count(self) -> int:
-        """Grows whenever an item may have ended, here or in another process."""
+        """A number that grows whenever an item may have ended, here or in another process."""
         return self._results + self._changes
 
     def notify_arrivals(self, arrivals: Mapping[str, int]) -> None:
-        """A commit: wake as many waiters as items arrived, and at least one, who learns when the next falls due."""
+        """Wake as many waiters as items arrived by a commit, at least one: it reads when the next item is due."""
         if self._follower is not None:
             self._follower(arrivals)
         with self._mutex:
@@ -136,7 +138,7 @@ class Notifier:
             self._wake(woken)
 
     def notify_next(self, queue: str) -> None:
-        """Wake the next waiter of the queue: there may be more, or the one that was woken cannot go on."""
+        """Wake the next waiter of the queue: there may be more items, or the woken one cannot continue."""
         shielded_later(self._pass_on, queue)
 
     def _pass_on(self, queue: str) -> None:
@@ -145,7 +147,7 @@ class Notifier:
         self._wake(woken)
 
     def wait(self, step: WaitForQueue) -> bool:
-        """Wait in this thread. True if woken, False if the time is over."""
+        """Wait in this thread. Return True if woken, False if the time has expired."""
         waiter = Waiter(step)
         try:
             if not shielded(self.enter, waiter):
@@ -160,8 +162,8 @@ class Notifier:
     def watch(
         self, queues: Mapping[str, tuple[int, Instant | None]], until: Instant, ring: Callable[[], None]
     ) -> Watch:
-        """A wait for these queues, each given with its ticket and when it expects something by itself. Once it has
-        begun it rings when something may be leasable in one of them, and when it is `until`."""
+        """Return a wait for these queues, each with its ticket and the instant of its next due item. Once started, it
+        calls `ring` when something may be leasable in one of them, and at `until`."""
         return Watch(
             self,
             [
@@ -171,8 +173,8 @@ class Notifier:
         )
 
     def subscribe(self, follower: Follower) -> None:
-        """From now on tell somebody of all that arrives, here and by other processes; the one of before no longer. It
-        is not to wait for anything."""
+        """Call a function with all arrivals from now on, of this and other processes. It replaces the former one, and
+        must not block."""
         shielded(self._follow, follower)
 
     def _follow(self, follower: Follower) -> None:
@@ -182,7 +184,7 @@ class Notifier:
             self._bell.set()
 
     def unsubscribe_all(self, waiters: Sequence[Waiter]) -> set[str]:
-        """They no longer wait. Gives the queues of those that were woken."""
+        """Remove these waiters. Returns the queues of those that were woken."""
         with self._mutex:
             for waiter in waiters:
                 waiter.is_gone = True
@@ -190,7 +192,7 @@ class Notifier:
             return {waiter.step.queue for waiter in waiters if waiter.woken}
 
     async def wait_async(self, step: WaitForQueue) -> bool:
-        """Wait in this coroutine. A wake-up that meets a cancelled one goes to the next waiter."""
+        """Wait in this coroutine. If it is cancelled, a wake-up that it received goes to the next waiter."""
         waiter = Waiter(step, asyncio.get_running_loop())
         assert waiter.future is not None
         try:
@@ -204,7 +206,7 @@ class Notifier:
         return waiter.woken
 
     def close(self) -> None:
-        """Wake everybody; nobody waits any more."""
+        """Wake all waiters, and accept no more."""
         with self._mutex:
             self._closed = True
             woken = [waiter for queue in list(self._waiters) for waiter in self._pop(queue, None)]
@@ -215,7 +217,7 @@ class Notifier:
             thread.join()
 
     def enter(self, waiter: Waiter) -> bool:
-        """Stand in line. False where it need not wait: something has arrived since its ticket."""
+        """Enter the line. Return False if it need not wait: something has arrived since its ticket."""
         step = waiter.step
         with self._mutex:
             if self._closed or self.sequence(step.queue) != step.sequence:
@@ -256,7 +258,7 @@ class Notifier:
         return popped
 
     def _leave(self, waiter: Waiter) -> None:
-        """It no longer waits; a wake-up that it got already goes to the next."""
+        """Remove a waiter; a wake-up that it has already received goes to the next one."""
         with self._mutex:
             self._remove(waiter)
         if waiter.woken:
@@ -275,7 +277,7 @@ class Notifier:
 
     def _watch(self) -> None:
         while not self._closed:
-            now = self._clock.now()  # before the look: the next one comes POLL_INTERVAL after this one began
+            now = self._clock.now()  # before the poll: the next one is POLL_INTERVAL after the start of this one
             changed = self._look()
             if self._follower is not None and (changed is None or changed):
                 self._follower(None if changed is None else dict.fromkeys(changed, 1))
@@ -288,17 +290,17 @@ class Notifier:
             self._bell.clear()
 
     def _ring(self) -> None:
-        """Another process may have changed something."""
+        """Wake the thread: another process may have changed something."""
         self._bell.set()
 
     def _look(self) -> Collection[str] | None:
         try:
             return self._store.poll_changes() if self._waiters or self._follower is not None else ()
         except Exception:
-            return None  # whoever is woken meets the error; without this thread all would wait for ever
+            return None  # woken waiters get the error from the store; without this thread all would wait forever
 
     def _others_changed(self, queues: Collection[str] | None) -> list[Waiter]:
-        """Tickets grow too, for whoever found nothing a moment ago and is about to wait."""
+        """Return the waiters to wake. Tickets grow too, for callers that found nothing and are about to wait."""
         if queues is None:
             self._changes += 1
             queues = list(self._waiters)
@@ -336,7 +338,7 @@ class Notifier:
         return min(*instants, *self._dues.values(), instants[0])
 
     def _wake(self, waiters: Iterable[Waiter]) -> None:
-        """Threads one by one; coroutines with one message to each loop."""
+        """Wake threads one by one, and coroutines with one call for each loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = {}
         for waiter in waiters:
             if waiter.ring is not None:
@@ -348,7 +350,7 @@ class Notifier:
         for loop, group in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_finish, group)
-            except RuntimeError:  # the loop is closed, and with it whoever waited there: the next in line takes over
+            except RuntimeError:  # the loop is closed, and with it its waiters: the next in line is woken instead
                 for waiter in group:
                     self._pass_on(waiter.step.queue)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 MAX_QUEUES_ONE_BY_ONE = 8
-"""Where the rules of more queues are asked for, all are read."""
+"""Maximum number of queues that are read one by one for their rules; for more, all queues are read."""
 
 _log = events.logger("redrive.redaction")
 
@@ -40,10 +40,10 @@ _NO_LIMIT = 2**63
 
 
 class Redaction:
-    """Shows values as they may be seen. What holds no secret is given as the very same object.
+    """The redaction of all values that a broker shows. A value without a secret is returned as the same object.
 
-    Rules of queues count for what is in them, and for what was in them. They count for nothing where the program
-    brought a function of its own, or hides nothing.
+    The rules of a queue apply to items that are or were in it. They do not apply if the program has its own function,
+    or redacts nothing.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Redaction:
         redact: RedactOption = None,
         rules: Mapping[str, RedactRules] | None = None,
     ) -> None:
-        """`redact` is what `connect` takes, `rules` are those of queues by name."""
+        """Create it from the option `redact` of `connect`, and the rules of queues by name."""
         if isinstance(redact, Mapping | RedactRules):
             self._function: Redact | Literal[False] | None = None
             self._common = redact_rules_from(redact)
@@ -64,42 +64,42 @@ class Redaction:
 
     @property
     def takes_rules(self) -> bool:
-        """Whether the rules of queues count."""
+        """True if the rules of queues apply."""
         return self._function is None
 
     def knowing(self, rules: Mapping[str, RedactRules]) -> Redaction:
-        """The same, with the rules of these queues."""
+        """Return the same redaction with the rules of these queues."""
         return Redaction(self._common, rules) if rules and self.takes_rules else self
 
     def item(self, item: Item) -> Item:
-        """An item with its payload, headers, result and errors as they may be seen."""
+        """Redact the payload, headers, result and errors of an item."""
         return self._in(*queues_of(item)).item(item)
 
     def group(self, group: Group) -> Group:
-        """A group with its title as it may be seen. Where its letters died it does not say, so that all rules count."""
+        """Redact the title of a group, by the rules of all queues: a group does not record where its letters died."""
         return _changed(group, title=self._in_all().text(group.title))
 
     def feed_entry(self, entry: FeedEntry) -> FeedEntry:
-        """An entry of the feed with its title as it may be seen."""
+        """Redact the title of a feed entry."""
         return _changed(entry, title=self._in(entry.queue).text(entry.title))
 
     def operation(self, operation: Operation) -> Operation:
-        """An operation with its texts as they may be seen."""
+        """Redact the note and the problem of an operation."""
         view = self._in(operation.where.queue)
         return _changed(operation, note=view.text(operation.note), problem=view.text(operation.problem))
 
     def audit_entry(self, entry: AuditEntry) -> AuditEntry:
-        """An audit row with its note as it may be seen."""
+        """Redact the note of an audit row."""
         return _changed(entry, note=self._in(entry.queue).text(entry.note))
 
     def plan_subject(self, item: PlanSubject) -> PlanSubject:
-        """An item of a plan with the title of its cause as it may be seen, by all rules as in a group."""
+        """Redact the title of the cause of a planned item, by the rules of all queues as in a group."""
         if item.cause is None:
             return item
         return _changed(item, cause=_changed(item.cause, title=self._in_all().text(item.cause.title)))
 
     def plan(self, plan: OperationPlan) -> OperationPlan:
-        """A plan with its titles as they may be seen; those that are then the same are counted together."""
+        """Redact the titles of a plan; titles that are then equal are counted together."""
         view, groups = self._in_all(), dict[str, int]()
         for title, count in plan.groups.items():
             seen = view.text(title)
@@ -107,12 +107,12 @@ class Redaction:
         return _replace(plan, groups=groups)
 
     def _in(self, *queues: str | None) -> _View:
-        """As seen in these queues: what one of them shows is shown, unless another names it a secret."""
+        """Return the view of these queues: what one of them allows is shown, unless another one names it a secret."""
         rules = [self._rules[queue] for queue in queues if queue is not None and queue in self._rules]
         return self._by(reduce(or_, rules, self._common))
 
     def _in_all(self) -> _View:
-        """As seen in all queues alike: what is a secret in one is hidden."""
+        """Return the view for all queues: a value that is a secret in one of them is redacted."""
         rules = [_replace(each, allow=()) for each in self._rules.values()]
         return self._by(reduce(or_, rules, self._common))
 
@@ -121,14 +121,14 @@ class Redaction:
 
 
 def queues_of(item: Item) -> Iterator[str]:
-    """The queues that an item is in and was in, as far as its history tells."""
+    """Yield the queues that an item is or was in, by its deaths and its history."""
     yield item.queue
     yield from (death.queue for death in item.deaths)
     yield from (entry.queue for entry in item.history)
 
 
 def redaction_for(core: Core, queues: Iterable[str | None] | None) -> Flow[Redaction]:
-    """What a broker shows, by the rules that these queues have now. None: all queues."""
+    """Return the redaction by the current rules of these queues. None: all queues."""
     if not core.redaction.takes_rules:
         return core.redaction
     if queues is None:
@@ -139,7 +139,7 @@ def redaction_for(core: Core, queues: Iterable[str | None] | None) -> Flow[Redac
 
 
 def rules_of(queues: Iterable[Queue]) -> dict[str, RedactRules]:
-    """The rules of those queues that have some."""
+    """Return the rules of those queues that have any."""
     return {queue.name: queue.settings.redact for queue in queues if queue.settings.redact != NO_RULES}
 
 
@@ -149,7 +149,7 @@ def _all_queues(names: set[str]) -> Flow[list[Queue]]:
 
 
 def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
-    """Those that are there; of a server, those that its token lets the program see."""
+    """Read the queues that exist; on a server, those that the token of the program may read."""
     queues = []
     for name in sorted(names):
         with contextlib.suppress(QueueNotFound, Forbidden):
@@ -158,13 +158,13 @@ def _each_queue(core: Core, names: set[str]) -> Flow[list[Queue]]:
 
 
 class _View:
-    """What one function lets be seen."""
+    """Values as one redaction function shows them."""
 
     def __init__(self, redact: Redact | Literal[False]) -> None:
         self._redact = redact
 
     def item(self, item: Item) -> Item:
-        """An item with its payload, headers, result and errors as they may be seen."""
+        """Redact the payload, headers, result and errors of an item."""
         if self._redact is False:
             return item
         payload, content_type = self._payload(item.payload, item.content_type)
@@ -179,7 +179,7 @@ class _View:
         )
 
     def text(self, text: _Text) -> _Text:
-        """A text as it may be seen."""
+        """Redact a text."""
         if not text or self._redact is False:
             return text
         shown = self._safely("text", text)
@@ -237,12 +237,12 @@ class _View:
         return _changed(death, cause=_changed(death.cause, title=self.text(death.cause.title)))
 
     def _safely(self, kind: Kind, value: Any) -> Any:
-        """Whatever a function does wrong, nothing is shown that it was meant to hide."""
+        """Redact a value. If the function raises, the value is masked completely."""
         assert self._redact is not False
         try:
             return self._redact(kind, value)
         except Exception as error:
-            # Not the text of the error, which may be what it was to hide.
+            # Without the text of the error, which may contain the secret.
             _log.warning("redaction_failed", kind=kind, error_type=type(error).__name__)
             return mask_value(kind, value)
 
@@ -251,7 +251,7 @@ _Text = TypeVar("_Text", str, "str | None")
 
 
 def _may_hold_secrets(redactor: Redactor, payload: bytes) -> bool:
-    # An escaped letter could be part of a key.
+    # An escaped letter can be part of a key, which the search would miss.
     return b"\\u" in payload or redactor.may_hold_secrets(payload.decode(errors="replace"))
 
 

@@ -1,12 +1,12 @@
-"""Work that no signal cuts in two.
+"""Work that no signal handler can interrupt.
 
-Python runs signal handlers in the main thread, between any two of its instructions. What a handler raises there, be it
-Ctrl-C or an alarm used as a time limit, can leave a lock taken, a transaction open or a change half made. So the main
-thread does no such work: another thread does it, and the main thread waits. When it is interrupted it leaves, and the
+Python runs signal handlers in the main thread, between any two of its instructions. An exception of a handler, such as
+Ctrl-C or an alarm used as a time limit, can leave a lock held, a transaction open or a change half made. So the main
+thread does no such work: another thread does it, and the main thread waits. If it is interrupted it leaves, and the
 work is finished without it.
 
-Handlers run where a call begins or ends, and where a loop begins anew. What has to happen together in the main thread
-is therefore written without a call in between, or is one call of a function in C, which no handler divides.
+Handlers run where a call starts or ends, and at each iteration of a loop. Steps that belong together in the main thread
+are therefore written without a call in between, or are one call of a function in C, which no handler divides.
 
 All other threads do the work themselves: signal handlers do not run there.
 """
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 def shielded(work: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
-    """Do the work where no signal handler runs, and give what it gives."""
+    """Do the work where no signal handler runs, and return its result."""
     if get_ident() != _main_ident:
         return work(*args, **options)
     result: _T = _wait_for(_Job(work, args, options))
@@ -38,7 +38,7 @@ def shielded(work: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T
 
 
 def claimed(work: Callable[[], _T], unclaimed: Callable[[_T], None]) -> _T:
-    """The same, and what it gives is handed to `unclaimed` if the main thread left before it was given that."""
+    """Do the work as `shielded` does; if the main thread leaves before it has the result, `unclaimed` gets that."""
     if get_ident() != _main_ident:
         return work()
     result: _T = _wait_for(_Job(work, unclaimed=unclaimed))
@@ -46,7 +46,7 @@ def claimed(work: Callable[[], _T], unclaimed: Callable[[_T], None]) -> _T:
 
 
 def shielded_later(work: Callable[_P, object], *args: _P.args, **options: _P.kwargs) -> None:
-    """Have the work done where no signal handler runs. The main thread does not wait for it."""
+    """Do the work where no signal handler runs, without a wait of the main thread for its end."""
     if get_ident() != _main_ident:
         work(*args, **options)
         return
@@ -59,7 +59,7 @@ def shielded_later(work: Callable[_P, object], *args: _P.args, **options: _P.kwa
 
 
 class _Job:
-    """Work, and what came of it."""
+    """Work with its result or error."""
 
     __slots__ = ("args", "context", "done", "error", "has_result", "options", "result", "unclaimed", "work")
 
@@ -90,21 +90,21 @@ class _Job:
         self.done.release()
 
     def give_up(self) -> None:
-        """After it was run: the main thread has left, and takes nothing of it."""
+        """Dispose of the result of a finished job that the main thread has left."""
         if self.has_result and self.unclaimed is not None:
             self.unclaimed(self.result)
 
 
 class _Runner:
-    """A thread that works for the main thread. It does the jobs that it has, and ends once nothing refers to this.
+    """A thread that works for the main thread. It does its jobs, and ends once nothing refers to this object.
 
-    So one that the main thread leaves, or could not even take into use, needs no further step of the main thread.
+    So a runner that the main thread leaves, or never started to use, needs no further step of the main thread.
     """
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.is_busy = False
-        """The main thread waits for a job here, or has left one. It takes another runner then."""
+        """True if the main thread waits for a job here, or has left one. It takes another runner then."""
         # The call is put(None, <the reference>), without a line of Python that a handler could interrupt.
         self.end = weakref.ref(self, partial(self.jobs.put, None))
 
@@ -138,7 +138,7 @@ def _wait_for(job: _Job) -> Any:
 
 
 def _free_runner() -> _Runner | None:
-    """One that has nothing to do. None while Python shuts down: threads neither start nor run then."""
+    """Return an idle runner. None while Python shuts down: threads neither start nor run then."""
     global _runner
     if sys.is_finalizing():
         return None
@@ -156,7 +156,7 @@ def _free_runner() -> _Runner | None:
 
 
 def _start(*args: Any) -> None:
-    """In a thread without a name: `Thread.start` is not for the main thread, where it can be interrupted."""
+    """Start the serving thread. Runs in an unnamed thread: in the main thread `Thread.start` could be interrupted."""
     try:
         threading.Thread(target=_serve, args=args, name="redrive-shield", daemon=True).start()
     except RuntimeError:
@@ -164,10 +164,10 @@ def _start(*args: Any) -> None:
 
 
 def _serve(jobs: SimpleQueue[Callable[[], None] | None], end: weakref.ref[_Runner]) -> None:
-    """`end` calls nothing unless it outlives what it refers to."""
+    """Run jobs until None. `end` is only kept alive: the callback of a weak reference that is gone is not called."""
     while (work := jobs.get()) is not None:
         work()
-        del work  # while it waits, it keeps nothing of the job
+        del work  # else the waiting thread would keep the job alive
 
 
 _main_ident = threading.main_thread().ident
@@ -175,7 +175,7 @@ _runner: _Runner | None = None
 
 
 def _after_fork() -> None:
-    """The thread that forked is the main thread of the child, and the only one."""
+    """Reset a forked child, whose only and main thread is the one that forked."""
     global _main_ident, _runner
     _main_ident, _runner = get_ident(), None
 

@@ -1,4 +1,4 @@
-"""The stores that a program knows by name: its own, and those that items move to and come from."""
+"""The stores that a program knows by name: its own, and those that it exchanges items with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 Opener = Callable[["StoreRegistry"], "Core"]
-"""Opens a store: whatever it has to do with others, it does with the same table."""
+"""A function that opens a store with this registry, which it uses for all other stores."""
 
 
 class StoreRegistry:
-    """All of them share this table. Each is opened when it is first needed, and one that cannot be keeps no other."""
+    """The registry that all stores of a program share. Each is opened at its first use, independently of the others."""
 
     def __init__(self, openers: Mapping[str, Opener] | None = None) -> None:
         self._openers = dict(openers or {})
@@ -27,21 +27,21 @@ class StoreRegistry:
         self.after_fork()
 
     def add(self, core: Core) -> None:
-        """A store is open. The first one opened the table, and closes it."""
+        """Add an open store. The first one is the main store, whose close closes all."""
         if self._main is None:
             self._main = core
         self._open[core.store.name] = core
 
     def names(self) -> tuple[str, ...]:
-        """The names of all stores that are known."""
+        """Return the names of all known stores."""
         return tuple(sorted({*self._openers, *self._open}))
 
     def others(self, core: Core) -> tuple[str, ...]:
-        """All but this one."""
+        """Return the names of all known stores except this one."""
         return tuple(name for name in self.names() if name != core.store.name)
 
     def is_known(self, name: str) -> bool:
-        """Whether there is one of that name."""
+        """Return whether a store of that name is known."""
         return name in self._openers or name in self._open
 
     def check(self, name: str) -> None:
@@ -53,7 +53,7 @@ class StoreRegistry:
             )
 
     def at(self, name: str) -> Core:
-        """The store of that name, opened if need be. Raises where it is not known, or cannot be opened."""
+        """Return the store of that name, opened if necessary. Raises if it is unknown, or cannot be opened."""
         name = check_name("store", name)
         self.check(name)
         with self._locks[name]:
@@ -68,7 +68,7 @@ class StoreRegistry:
         return core
 
     def close(self, main: Core) -> None:
-        """Close all that were opened by the table, if it is the one who opened it that closes."""
+        """Close all other stores if `main` is the main store; otherwise do nothing."""
         if main is not self._main:
             return
         self._closed = True
@@ -78,12 +78,12 @@ class StoreRegistry:
                     core.close()
 
     def after_fork(self) -> None:
-        """Nobody holds a lock in a forked child."""
+        """Replace the locks, which no thread of a forked child holds."""
         self._locks = _Locks()
 
 
 class _Locks(dict[str, threading.Lock]):
-    """A lock for each store: who waits for one that does not answer keeps nobody from another."""
+    """A lock for each store: a caller that waits for one that does not answer does not block others."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ def check_integer(what: str, value: object, smallest: int, largest: int) -> None
 
 
 def check_positive(what: str, value: DurationInput) -> int:
-    """The microseconds of a duration that is longer than 0."""
+    """Return the microseconds of a duration, or raise unless it is longer than 0."""
     duration = parse_duration(value, what)
     if duration == 0:
         raise InvalidDuration(what, value, "must be longer than 0")
@@ -30,7 +30,7 @@ def check_positive(what: str, value: DurationInput) -> int:
 
 
 def to_instant(what: str, value: datetime) -> Instant:
-    """The instant of a datetime with a time zone."""
+    """Return the instant of a datetime, or raise unless it has a time zone."""
     with checking_input(what):
         since = None
         if isinstance(value, datetime) and value.tzinfo is not None:
@@ -42,7 +42,7 @@ def to_instant(what: str, value: datetime) -> Instant:
 
 
 def check_texts(what: str, texts: object, kind: str, check: Callable[[object], str]) -> tuple[str, ...]:
-    """One text or several, up to MAX_BATCH, each checked; `kind` says in the error what they are."""
+    """Return one text or several, up to MAX_BATCH, as a tuple, each checked; `kind` names them in the error."""
     with checking_input(what):
         if isinstance(texts, Iterable) and not isinstance(texts, bytes | bytearray | Mapping):
             given = (texts,) if isinstance(texts, str) else listed(what, texts, MAX_BATCH)
@@ -61,7 +61,7 @@ def check_progress(progress: object) -> None:
 
 
 def check_note(what: str, text: str | None) -> str | None:
-    """What a worker or a person wrote, as every store can hold it."""
+    """Return the note of a caller, cleaned and cut so that every store can keep it."""
     if text is None:
         return None
     with checking_input(what):

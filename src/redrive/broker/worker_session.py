@@ -1,7 +1,7 @@
-"""Work in exchange for outcomes: how deliveries ended, and the next leases, in ONE transaction.
+"""The exchange of a worker with the store: it settles ended deliveries and leases the next items in ONE transaction.
 
-A worker that settles item by item pays a transaction for each. One that hands in what ended since the last time, and
-takes what it has room for, pays one for all of them.
+A worker that settles item by item needs a transaction for each. One that submits all outcomes since its last step, and
+leases as many items as it has room for (prefetch), needs one for all of them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 RETRYABLE_STORE_ERRORS = (StoreError, OutcomeUnknown, Overloaded)
-"""What a store answers with that cannot serve a call now: it is to be handed in again."""
+"""Errors of a store that cannot serve a call now: the call should be retried."""
 MAX_WORKER_LEASES = 100_000
-"""Leases of one worker that are looked for."""
+"""Maximum number of leases of one worker that are read."""
 
 
 class Completed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The work is done. `puts` are put in the same transaction. The result can be read for `keep` from now."""
+    """The outcome of finished work. `puts` are put in the same transaction. The result is kept for `keep` from now."""
 
     result: Result | None = None
     puts: tuple[Put, ...] = ()
@@ -49,69 +49,70 @@ class Completed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It went wrong. With `after`, it is tried again after that time, if it has attempts left: the handler asked so."""
+    """The outcome of failed work. With `after`, requested by the handler, it is retried after that time, if it has
+    attempts left."""
 
     failure: Failure
     after: int | None = None
 
 
 class Released(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The handler gave it back: counted, and at the tail."""
+    """The outcome of an item that its handler released: counted, and at the end of the queue."""
 
     delay: int = 0
     note: str | None = None
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It never ran, or what cut it short was not its fault: not counted, and in its old place."""
+    """The outcome of an item that never ran, or was interrupted from outside: not counted, at its old position."""
 
     note: str | None = None
 
 
 class Buried(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It is dead, whatever the counters say."""
+    """The outcome of an item that becomes dead, regardless of its counters."""
 
     reason: DeadReason = DeadReason.BURIED
     note: str | None = None
     failure: Failure | None = None
     to: str | None = None
-    """Where it goes instead of where the queue's dead go."""
+    """The queue that it moves to, instead of the dead queue of its queue."""
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It took its worker with it, or its worker is gone: one loss, without waiting for the lease to run out."""
+    """The outcome of an item whose worker is gone, perhaps killed by it: one loss, before the lease expires."""
 
     failure: Failure | None = None
 
 
 Outcome = Completed | Failed | Released | Returned | Buried | Lost
-"""How a delivery ended."""
+"""The outcome of a delivery."""
 
 
 def outcome_name(end: Outcome) -> str:
-    """The word for it: that of an `OutcomeKind`, or "completed"."""
+    """Return the name of an outcome: that of an `OutcomeKind`, or "completed"."""
     return type(end).__name__.lower()
 
 
 class SettledAndLeased(msgspec.Struct, frozen=True):
-    """What came of one exchange."""
+    """The result of one exchange."""
 
     settled: list[Any]
-    """For each end, in order: Settled, or the `RedriveError` that refused it (`LeaseLost`: it was too late)."""
+    """For each outcome, in order: Settled, or the `RedriveError` that refused it (`LeaseLost`: it was too late)."""
     leases: list[Lease]
     later: Mapping[str, Instant | None]
-    """Queues that gave less than was asked for, and when something may become leasable in them by itself."""
+    """Queues that gave fewer leases than requested, with the instant at which an item may become leasable."""
     refused: Mapping[str, RedriveError]
-    """Queues that gave nothing because something is wrong with them, or with the store. `OutcomeUnknown`: something may
-    have been leased."""
+    """Queues that gave no leases, with the error of the queue or the store. `OutcomeUnknown`: items may have been
+    leased."""
 
 
 def settle_and_lease(
     core: Core, ends: Sequence[tuple[Lease, Outcome]], wants: Mapping[str, int], worker: str | None
 ) -> Flow[SettledAndLeased]:
-    """Settle all that ended, and lease up to so many of each queue, together.
+    """Settle all outcomes, and lease up to the wanted number of items of each queue, in one transaction.
 
-    What the store cannot serve raises as long as nothing was committed. After that it is told beside what was.
+    An error of the store is raised as long as nothing was committed. After that it is part of the result.
     """
     made = yield from _calls(core, ends)
     calls = [call for call in made if not isinstance(call, RedriveError)]
@@ -144,7 +145,7 @@ def settle_and_lease(
 def _count(
     meter: BrokerMetrics, ends: Sequence[tuple[Lease, Outcome]], made: Sequence[Any], settled: Sequence[Any]
 ) -> None:
-    """All but completions and returns, which are counted where they are committed."""
+    """Count all outcomes except completions and returns, which are counted at their commit."""
     for (lease, _), call, result in zip(ends, made, settled, strict=True):
         if isinstance(call, Settle):
             was_reported = call.failure is not None and call.outcome_kind is OutcomeKind.BURIED
@@ -153,7 +154,7 @@ def _count(
 
 
 def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
-    """One step of the sweep, and then what is there: the next exchange sweeps on."""
+    """Settle one batch of overdue items, then lease regardless of others: the next exchange settles more of them."""
     try:
         yield from settle_overdue(core, call.queue)
         results = yield CommitCalls((call,))
@@ -168,7 +169,7 @@ def _lease_swept(core: Core, call: LeaseItems) -> Flow[Leased | RedriveError]:
 def _judge_again(
     core: Core, ends: Sequence[tuple[Lease, Outcome]], made: list[Call | RedriveError], settled: Sequence[Any]
 ) -> Flow[list[Any]]:
-    """Where settings changed since they were seen: judge by the newest. Gives all results."""
+    """Judge again those outcomes whose settings were stale, by the newest settings. Returns all results."""
 
     def judge(places: Sequence[int]) -> Flow[dict[int, Any]]:
         try:
@@ -187,12 +188,12 @@ def _judge_again(
 
 
 def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[list[Call | RedriveError]]:
-    """What to commit for each end, or why no call can be made of it. That keeps no other from its end."""
+    """Return the call for each outcome, or the refusal if none can be made, which does not affect the others."""
     made: list[Call | RedriveError] = []
     queues: dict[str, Queue] = {}
     now = core.clock.now()
     for lease, end in ends:
-        if end.__class__ is Completed:  # nearly all of them, and there is nothing to judge
+        if end.__class__ is Completed:  # the common case, with nothing to judge
             made.append(Complete(lease.token, end.result, end.puts, end.keep))
             continue
         if end.__class__ is Returned:
@@ -204,13 +205,13 @@ def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[list[Call 
             made.append(_judged(core, queue, lease, end, now))
         except (*RETRYABLE_STORE_ERRORS, Closed):
             raise
-        except RedriveError as refusal:  # its queue is gone, or it names one that cannot be
+        except RedriveError as refusal:  # its queue was deleted, or it names an invalid one
             made.append(refusal)
     return made
 
 
 def _in_place(made: Sequence[Call | RedriveError], results: Sequence[Any]) -> list[Any]:
-    """The results of the calls that were made, with refusals at their places among them."""
+    """Return the results of the calls, with the refusals at their positions among them."""
     committed = iter(results)
     return [each if isinstance(each, RedriveError) else next(committed) for each in made]
 
@@ -238,14 +239,14 @@ def _judged(core: Core, queue: Queue, lease: Lease, end: Outcome, now: Instant) 
 
 
 def _asked_retry(queue: Queue, lease: Lease, failure: Failure, after: int) -> Verdict | None:
-    """The retry that the handler asked for; None if the item has no attempt left, or is dead already."""
+    """Return the retry that the handler requested; None if no attempt is left, or a dead item was leased."""
     if lease.dead_reason is not None or not has_attempts_left(queue.settings, lease.counters, lease.overrides):
         return None
     return held_verdict(queue, RetryVerdict(after, Status.FAILED), failure)
 
 
 class WorkerSession:
-    """Settles the outcomes of one worker and leases its next items. For one thread, except for `wake`."""
+    """The session of one worker: it settles outcomes and leases the next items. For one thread, except for `wake`."""
 
     def __init__(self, core: Core, worker: str | None) -> None:
         self._core = core
@@ -268,23 +269,23 @@ class WorkerSession:
         for queue in wants:
             self._tickets[queue] = tickets[queue]
             self._later[queue] = exchanged.later.get(queue)
-            if queue in self._woken:  # there may be more than this one took
+            if queue in self._woken:  # there may be more items than this one leased
                 self._woken.discard(queue)
                 notify.notify_next(queue)
         return exchanged
 
     def has_news(self, queue: str) -> bool:
-        """Whether something may have arrived in a queue since it was asked last, as far as this process knows."""
+        """Return whether something may have arrived in a queue since the last step, as far as this process knows."""
         return self._core.notify.sequence(queue) != self._tickets.get(queue, -1)
 
     def is_gated(self, queue: str) -> bool:
-        """Whether a queue gives no leases for some time, as far as this process knows."""
+        """Return whether a gate of a queue is closed now, as far as this process knows."""
         return self._core.is_gated(queue)
 
     def wait(self, queues: Sequence[str], until: Instant) -> None:
-        """Until something may be leasable in one of these queues, somebody rings, or it is that time.
+        """Wait until something may be leasable in one of these queues, `wake` is called, or that instant has come.
 
-        The queues are some that gave less than was asked for, the last time they were asked.
+        The queues must be some that gave fewer leases than requested in their last step.
         """
         notify = self._core.notify
         asked = {queue: (self._tickets.get(queue, -1), self._later.get(queue)) for queue in queues}
@@ -297,27 +298,27 @@ class WorkerSession:
             self._woken |= watch.end()
 
     def extend(self, leases: Sequence[Lease]) -> list[Instant | RedriveError]:
-        """Hold on to all of these for the lease_timeout of their queues. The new deadlines, or what refuses them."""
+        """Extend these leases to the lease_timeout of their queues from now. Returns new deadlines, or refusals."""
         return self._core.committer.commit([Extend(lease.token) for lease in leases])
 
     def list_leases(self) -> tuple[Lease, ...]:
-        """Leases that this worker has, by the word of the store: also those whose answer it never got."""
+        """Read the leases of this worker from the store: also those whose answer it never received."""
         leases: tuple[Lease, ...] = (
             () if self._worker is None else self._core.read(ListWorkerLeases(self._worker, MAX_WORKER_LEASES))
         )
         return leases
 
     def pause(self, duration: int) -> None:
-        """Wait for that long, or until somebody rings."""
+        """Wait for that long, or until `wake` is called."""
         self._core.clock.wait(self._bell, Instant(self.now + duration))
         self._bell.clear()
 
     def wake(self) -> None:
-        """End the wait: there are outcomes to hand in, or it is time to stop."""
+        """End the wait: there are outcomes to submit, or the worker stops."""
         self._bell.set()
 
     def hand_over_waits(self) -> None:
-        """It will not step again: whoever waits for what it was woken for takes over."""
+        """Pass its wake-ups on to the next waiters, since it makes no more steps."""
         for queue in self._woken:
             self._core.notify.notify_next(queue)
         self._woken.clear()

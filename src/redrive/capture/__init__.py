@@ -1,4 +1,4 @@
-"""Capture: a dead-letter queue behind any call. What fails outside a queue is kept, and retried by policy."""
+"""Capture: a dead-letter queue behind any call. Calls that fail outside a queue are kept, and retried by policy."""
 
 from redrive.capture.async_dead_letter_queue import AsyncDeadLetterQueue
 from redrive.capture.capture_alerts import Alert, AlertKind, AlertThresholds

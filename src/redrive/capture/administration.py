@@ -1,6 +1,6 @@
-"""What an operator does with a capture queue that exists: read, retry, archive, restore, clear, count.
+"""Operations of an operator on an existing capture queue: read, retry, archive, restore, clear, count.
 
-Unlike a `DeadLetterQueue`, none of it creates a queue. Items are returned with secrets redacted.
+Unlike a `DeadLetterQueue`, no operation creates a queue. Items are returned with secrets redacted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
-    """Return the settings of a capture queue, by the variables of this process and the config file.
+    """Return the settings of a capture queue: from the variables of this process, then from the config file.
 
     Raises QueueNotFound.
     """
@@ -43,7 +43,7 @@ def get_settings(core: Core, queue: str) -> Flow[CaptureSettings]:
 def get_item(core: Core, queue: str, name: str, *, redacted: bool = True) -> Flow[Item]:
     """Return the item of a task, by its task id or the id of the item. Raises TaskNotFoundError, and QueueNotFound.
 
-    A caller that may not see task ids names the item; a task id raises Forbidden, whether it is in use or not.
+    A caller that may not see task ids passes an item id; a task id raises Forbidden, whether it is in use or not.
     """
     yield from queue_flows.get(core, queue)
     item: Item | None = None
@@ -80,7 +80,7 @@ def list_items(
 
 
 def change(core: Core, item: Item, verb: Verb, actor: str | None) -> Flow[DeadLetterStatus]:
-    """Retry, archive or restore a task, for the audit by this actor. Returns its status then. Raises WrongStatus.
+    """Retry, archive or restore a task, and return its new status. The audit names this actor. Raises WrongStatus.
 
     Retry makes it due now, for the next retry processor to run.
     """
@@ -91,7 +91,7 @@ def change(core: Core, item: Item, verb: Verb, actor: str | None) -> Flow[DeadLe
 
 
 def count_clearable(queue: str) -> Flow[int]:
-    """Count the tasks that `clear` takes: those that wait, and exhausted ones."""
+    """Return the number of tasks that `clear` drops: those that wait, and exhausted ones."""
     stats: QueueStats = yield from run_query(GetStats(queue))
     return stats.pending + stats.failed + stats.dead
 
@@ -99,7 +99,7 @@ def count_clearable(queue: str) -> Flow[int]:
 def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None) -> Flow[ClearResult]:
     """Drop all tasks that wait or are exhausted. With `confirm`, their number, remove them permanently.
 
-    Raises ConfirmationMismatch if they are not as many.
+    Raises ConfirmationMismatch for another number.
     """
     if confirm is not None:
         check_integer("confirm", confirm, 0, MAX_COUNT)
@@ -111,14 +111,14 @@ def clear(core: Core, queue: str, confirm: int | None, actor: str | None = None)
 
 
 def due_message(queue: str, is_running: bool) -> str:
-    """Return what happens to a task that was made due."""
+    """Return the message about a task that was made due: a retry processor runs it, or none runs."""
     if is_running:
         return f"it is due now, and the retry processor of '{queue}' runs it"
     return f"it is due now, and waits: no retry processor of '{queue}' runs; start one with redrive work MODULE:DLQ"
 
 
 def statistics(core: Core, queue: str) -> Flow[dict[str, Any]]:
-    """Return what `DeadLetterQueue.get_statistics` returns. Raises QueueNotFound."""
+    """Return the statistics of a queue, as `DeadLetterQueue.get_statistics` does. Raises QueueNotFound."""
     settings = yield from get_settings(core, queue)
     levels = QueueLevels(queue)
     levels.max_size = settings.max_size

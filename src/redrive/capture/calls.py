@@ -1,4 +1,4 @@
-"""How a function is called that may be a coroutine function, and what counts as a failed result."""
+"""Calls of functions that may be coroutine functions, and the test for a failed result."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from redrive.capture.capture_hooks import running_loop
 from redrive.errors import InvalidInput
 
 FAILED = frozenset({"failed", "error"})
-"""What `status` of a result says if the call failed."""
+"""Values of `status` in the result of a failed call."""
 
 
 def is_failed_result(result: Any) -> bool:
-    """Whether a call that returned this failed: a mapping with the status `failed` or `error`."""
+    """Return whether a result is a failed one: a mapping with the status `failed` or `error`."""
     status = result.get("status") if isinstance(result, Mapping) else None
     return isinstance(status, str) and status in FAILED
 
 
 def checked_result(result: Any, is_failure: Callable[[Any], bool]) -> Any:
-    """Return the result of a call. Raises CallbackFailed if it says that the call failed."""
+    """Return the result of a call. Raises CallbackFailed for a failed result."""
     if not is_failure(result):
         return result
     said = result.get("error") if isinstance(result, Mapping) else None
@@ -31,7 +31,7 @@ def checked_result(result: Any, is_failure: Callable[[Any], bool]) -> Any:
 
 
 def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function. A coroutine function gets a separate event loop."""
+    """Call a function, and run its coroutine, if any, in a new event loop. Raises InvalidInput if a loop runs here."""
     value = function(*args, **kwargs)
     if not inspect.isawaitable(value):
         return value
@@ -44,7 +44,7 @@ def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that also runs the coroutine that a function may return, unless an event loop runs here."""
+    """Return a function that also runs a coroutine which the given one returns, unless an event loop runs here."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -55,18 +55,18 @@ def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def invoke_async(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, and await what it gives if that is awaitable."""
+    """Call a function, and await its return value if that is awaitable."""
     value = function(*args, **kwargs)
     return await value if inspect.isawaitable(value) else value
 
 
 def run_blocking(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that blocks."""
+    """Call a blocking function."""
     return function(*args)
 
 
 async def run_blocking_async(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that blocks, in a thread: the event loop continues."""
+    """Call a blocking function in a thread, so that the event loop continues."""
     return await asyncio.to_thread(function, *args)
 
 

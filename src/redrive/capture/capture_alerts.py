@@ -1,7 +1,7 @@
 """Alerts: a capture queue is nearly full, has many exhausted tasks, or most of its retries fail.
 
-An alert fires when its threshold is crossed, and again only after the value came back by a tenth of the threshold.
-Which ones have fired is registered in the store: of many processes, the one that notices first calls its hooks.
+An alert fires when its threshold is crossed, and again only after the value returned by a tenth of the threshold.
+Fired alerts are registered in the store, so that only the process that notices the crossing first calls its hooks.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 ALERT_KIND = "capture-alert"
-"""The kind of the registrations of alerts that have fired, by QUEUE/ALERT."""
+"""The kind of the registrations of fired alerts; each has the name QUEUE/ALERT."""
 CHECK_EVERY = MINUTE
-"""How often, at most, alerts are checked while no threshold seems to be crossed."""
+"""The interval of checks with hooks while no threshold seems to be crossed."""
 ROOM = SECOND
-"""How long the size of the queue is trusted before it is read again."""
+"""The time for which the size of the queue is used before it is read again."""
 _BACK = 0.9
 _MOST = {"utilization_percent": 100, "exhausted": inf, "success_rate": 1, "min_retries": inf}
 
 
 class AlertKind(StrEnum):
-    """What an alert is about."""
+    """The measure that an alert is about."""
 
     UTILIZATION = "utilization"
-    """The queue is nearly full: percent of max_size."""
+    """The size of the queue in percent of max_size."""
     EXHAUSTED = "exhausted"
-    """Many tasks are exhausted: their number."""
+    """The number of exhausted tasks."""
     SUCCESS_RATE = "success_rate"
-    """Most retries fail: the share that succeeded, since the queue was created."""
+    """The share of retries that succeeded since the queue was created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertThresholds:
-    """When alerts fire. None: never."""
+    """The thresholds of alerts. None: the alert never fires."""
 
     utilization_percent: float | None = 80
     exhausted: int | None = 100
     success_rate: float | None = 0.5
     min_retries: int = 10
-    """Before this many retries, the success rate means nothing."""
+    """The least number of retries for an alert about the success rate."""
 
     def __post_init__(self) -> None:
         for name, most in _MOST.items():
@@ -78,12 +78,12 @@ class Alert(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the value is beyond the threshold."""
+        """True if the value is beyond the threshold."""
         return self.value < self.threshold if self.kind is AlertKind.SUCCESS_RATE else self.value > self.threshold
 
     @property
     def is_back(self) -> bool:
-        """Whether the value is so far from the threshold that the next crossing is a new one."""
+        """True if the value has returned by a tenth of the threshold, so that the next crossing fires again."""
         if self.kind is AlertKind.SUCCESS_RATE:
             return self.value >= min(1.0, self.threshold / _BACK)
         return self.value <= self.threshold * _BACK
@@ -99,7 +99,7 @@ class Alert(NamedTuple):
 
 
 class QueueLevels:
-    """How many tasks a capture queue holds: read now and then, and counted here in between."""
+    """The numbers of tasks in a capture queue: read from the store at times, and counted in this process in between."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -108,20 +108,20 @@ class QueueLevels:
         self.read_at: Instant | None = None
         self._forgotten = 0
         self._counted = (0, 0, 0)
-        """All changes of size, exhausted and failed that were counted here."""
+        """The sums of all changes of size, exhausted and failed that were counted in this process."""
 
     def forget(self) -> None:
-        """Read the queue before the levels are used again."""
+        """Mark the levels as unknown: they are read again before their next use."""
         self.read_at = None
         self._forgotten += 1
 
     def update(self, stats: QueueStats, now: Instant) -> None:
-        """Take over what was read."""
+        """Replace the levels by the statistics of the queue."""
         self.size, self.exhausted, self.read_at = size_of(stats), stats.dead, now
         self.succeeded, self.failed = stats.completed_total, stats.failed_total - stats.captured_total
 
     def add(self, *, size: int = 0, exhausted: int = 0, succeeded: int = 0, failed: int = 0) -> None:
-        """Count what this process did."""
+        """Add the changes that this process made."""
         self.size += size
         self.exhausted += exhausted
         self.succeeded += succeeded
@@ -135,8 +135,8 @@ class QueueLevels:
         return self.size / self.max_size if self.max_size else 0.0
 
     def refresh(self, core: Core) -> Flow[QueueLevels]:
-        """Read the queue, and return its levels. Here, what other threads count during the read is added, though they
-        may have it already: a level that is too high only leads to another read."""
+        """Read the queue, and return its levels. The changes that other threads count during the read are added to
+        `self`, though the read may include them: a level that is too high only leads to another read."""
         before, forgotten = self._counted, self._forgotten
         stats: QueueStats = yield from run_query(GetStats(self.queue))
         size, exhausted, failed = (max(0, now - then) for now, then in zip(self._counted, before, strict=True))
@@ -145,25 +145,25 @@ class QueueLevels:
         for each in (self, levels):
             each.update(stats, core.clock.now())
         self.size, self.exhausted, self.failed = self.size + size, self.exhausted + exhausted, self.failed + failed
-        if self._forgotten != forgotten:  # since the read, perhaps
+        if self._forgotten != forgotten:  # the read may be older than the change
             self.read_at = None
         return levels
 
     def has_room(self, now: Instant) -> bool:
-        """Whether there is room by what was read within a second. Several processes may exceed the limit by what they
-        add in that time."""
+        """Return whether there is room by a read of the last second. Several processes may together exceed the limit
+        by the tasks that they add in that time."""
         return self.size < self.max_size and self.read_at is not None and 0 <= now - self.read_at < ROOM
 
     def check_room(self, core: Core) -> Flow[None]:
         """Read the queue, and raise CaptureFullError if there is no room."""
         if self.read_at is not None:
-            self.read_at = core.clock.now()  # of many callers, one reads
+            self.read_at = core.clock.now()  # so that of many concurrent callers only one reads
         size = (yield from self.refresh(core)).size
         if size >= self.max_size:
             raise CaptureFullError(self.queue, size, self.max_size)
 
     def may_alert(self, thresholds: AlertThresholds) -> bool:
-        """Whether an alert may be over its threshold: false for most captures, and cheaper than to make the alerts."""
+        """Return whether an alert may be over its threshold. This is cheaper than `alerts`, and mostly false."""
         percent, exhausted = thresholds.utilization_percent, thresholds.exhausted
         return (
             (percent is not None and 100 * self.size >= percent * self.max_size)
@@ -172,7 +172,7 @@ class QueueLevels:
         )
 
     def alerts(self, thresholds: AlertThresholds) -> Iterator[Alert]:
-        """Return an alert for each threshold, crossed or not."""
+        """Yield an alert for each threshold, crossed or not."""
         retries = self.succeeded + self.failed
         if thresholds.utilization_percent is not None:
             yield Alert(AlertKind.UTILIZATION, self.queue, 100 * self.utilization, thresholds.utilization_percent)
@@ -183,12 +183,12 @@ class QueueLevels:
 
 
 def size_of(stats: QueueStats) -> int:
-    """Return the tasks that max_size counts: pending, in retry and exhausted."""
+    """Return the number of tasks that max_size limits: pending, in retry and exhausted."""
     return stats.pending + stats.failed + stats.active + stats.dead
 
 
 class AlertWatch:
-    """Knows which alerts have fired."""
+    """The alerts of a queue, and the record of those that have fired."""
 
     def __init__(self, levels: QueueLevels, thresholds: AlertThresholds) -> None:
         self._levels = levels
@@ -197,8 +197,8 @@ class AlertWatch:
         self._checked_at: Instant | None = None
 
     def is_due(self, now: Instant, *, with_hooks: bool) -> bool:
-        """Whether a threshold seems to be crossed; with hooks, also a minute after the last check, because other
-        processes may have fired an alert, or ended."""
+        """Return whether a check is due: a threshold seems to be crossed; with hooks, also one minute after the last
+        check, because other processes may have fired or cleared an alert."""
         if self._levels.read_at is None:
             return True
         if with_hooks and (self._checked_at is None or not 0 <= now - self._checked_at < CHECK_EVERY):
@@ -211,7 +211,7 @@ class AlertWatch:
         )
 
     def check(self, core: Core, *, with_hooks: bool) -> Flow[list[Alert]]:
-        """Return the alerts that fire now. With hooks, of all processes one gets an alert."""
+        """Return the alerts that fire now. With hooks, each alert is returned in one of all processes."""
         levels = yield from self._levels.refresh(core)
         self._checked_at = core.clock.now()
         if with_hooks:

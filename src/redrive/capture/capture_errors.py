@@ -9,7 +9,7 @@ from redrive.errors import InvalidInput, NotFound, QueueFull, RedriveError, Refu
 from redrive.model.exception import safe_str
 
 MAX_NOTE = 2000
-"""Characters of an error in a note."""
+"""The highest number of characters of an error in a note."""
 
 
 class CaptureError(RedriveError):
@@ -40,7 +40,7 @@ class CaptureFullError(CaptureError, QueueFull):
 
 
 class NoCallbackError(CaptureError, Refused):
-    """No function that this process knows can run tasks of the queue."""
+    """This process knows no function that can run tasks of the queue."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -74,7 +74,7 @@ class CallbackFailed(Exception):
 
 
 class CaptureDisabledError(CaptureError, Refused):
-    """The strategy or a setting says that nothing is captured."""
+    """The strategy or the setting `enabled` disables capture."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
@@ -93,7 +93,7 @@ def add_note(error: BaseException, note: str) -> None:
 
 @contextlib.contextmanager
 def keep_error(error: object) -> Iterator[None]:
-    """If the capture of this error is refused, a note of the refusal has the error."""
+    """Add this error as a note to the exception that the capture of the error raises."""
     try:
         yield
     except Exception as refusal:

@@ -1,7 +1,7 @@
-"""Hooks of a dead-letter queue: functions of the program that are called after something happened to a task.
+"""Hooks of a dead-letter queue: functions of the program that are called after an event of a task.
 
 They run one after another in a separate thread, so that a slow hook delays neither a failed call nor a retry. The
-thread exists while there is something to call; a program that ends waits for it.
+thread exists only while hooks are called; it is no daemon thread, so a program waits for it before it exits.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from redrive.errors import InvalidInput, short_repr
 from redrive.telemetry import events
 
 MAX_WAITING = 10_000
-"""Calls that may wait for those before them. Beyond that they are skipped."""
+"""The highest number of calls that wait for the thread; more are skipped."""
 HOOK_SECONDS = 60.0
-"""How long a coroutine on the event loop of the program may take."""
+"""Seconds that a coroutine on the event loop of the program may take."""
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _log = events.logger("redrive.capture")
 _all_hooks: WeakSet[CaptureHooks] = WeakSet()
-"""Those of this process, for a fork."""
+"""The hooks of all queues of this process, for the reset after a fork."""
 
 
 class TaskEvent(StrEnum):
-    """What can happen to a captured task."""
+    """An event of a captured task."""
 
     CAPTURED = "captured"
     RETRIED = "retried"
-    """A retry ended, whichever way."""
+    """A retry ended, successful or not."""
     SUCCEEDED = "succeeded"
     EXHAUSTED = "exhausted"
     ARCHIVED = "archived"
@@ -55,25 +55,25 @@ class CaptureHooks:
         _all_hooks.add(self)
 
     def start_over(self) -> None:
-        """Forget what waits. A process that was forked has no thread; what waits is called by the other process."""
+        """Discard the calls that wait. A forked process has no thread; the parent process makes these calls."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._is_running = False
         self._thread: int | None = None
 
     def add(self, event: str, hook: _Hook) -> _Hook:
-        """Call a function after an event. A coroutine function runs on the event loop of now, if one runs."""
+        """Add a function to call after an event. A coroutine function runs on the current event loop, if one runs."""
         if not callable(hook):
             raise InvalidInput(f"a hook is a function of a task or an alert, not {short_repr(hook, 60)}")
         self._hooks[event].append((hook, running_loop()))
         return hook
 
     def has(self, event: str) -> bool:
-        """Whether a function is called after this event."""
+        """Return whether a function is called after this event."""
         return event in self._hooks
 
     def post(self, work: Callable[[], None]) -> bool:
-        """Do this in the thread, after what waits there. Returns False if too much waits, and this is skipped."""
+        """Queue this call for the thread. Returns False if the limit of waiting calls is reached, and it is skipped."""
         with self._changed:
             if len(self._waiting) >= MAX_WAITING:
                 _log.error("hook_skipped", queue=self._queue, waiting=len(self._waiting))
@@ -84,21 +84,21 @@ class CaptureHooks:
             self._is_running = True
         try:
             threading.Thread(target=self._run, name="redrive-capture-hooks").start()
-        except RuntimeError:  # no thread can be started any more: the program ends
+        except RuntimeError:  # the interpreter shuts down, and no thread can be started any more
             self._run()
         return True
 
     def call(self, event: str, value: Any) -> None:
-        """Call the hooks of an event, in the thread. An error in one is logged."""
+        """Call the hooks of an event. Their errors are logged. Runs in the thread of the hooks."""
         for hook, loop in self._hooks.get(event, ()):
             try:
                 _call(hook, loop, value)
-            except BaseException:  # SystemExit, say: other hooks are called regardless
+            except BaseException:  # also SystemExit: the other hooks are still called
                 name = getattr(hook, "__qualname__", type(hook).__name__)
                 _log.exception("capture_hook_failed", hook=name, queue=self._queue, on=event)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all calls are made. Returns whether they are. A hook does not wait for itself."""
+        """Wait until all calls are made, and return whether they are. From a hook, return False immediately."""
         with self._changed:
             if self._thread == threading.get_ident():
                 return False

@@ -1,4 +1,4 @@
-"""What a capture queue reports: log events, metrics, hooks and alerts, of what this process does to its tasks."""
+"""The reports of a capture queue on its tasks in this process: log events, metrics, hooks and alerts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = events.logger("redrive.capture")
 
 
 class CaptureMonitor:
-    """Reports what happens to the tasks of one queue. Nothing here waits, and nothing raises."""
+    """The reports on the tasks of one queue. No method blocks or raises."""
 
     def __init__(self, core: Core, queue: str, thresholds: AlertThresholds) -> None:
         if not isinstance(thresholds, AlertThresholds):
@@ -35,47 +35,47 @@ class CaptureMonitor:
         self.hooks = CaptureHooks(queue)
         self._watch = AlertWatch(self.levels, thresholds)
         self._checked_by: int | None = None
-        """The process that checks the alerts now. A fork copies this, and no thread."""
+        """The id of the process that checks the alerts now: a fork copies this field, but not the thread."""
 
     def captured(
         self, item: ItemId, headers: Mapping[str, str], error_type: str, *, is_new: bool, is_exhausted: bool
     ) -> None:
-        """A failure was captured: a new task, or one more failure of a known one."""
+        """Report that a failure was captured: a new task, or one more failure of a known one."""
         self._report(TaskEvent.CAPTURED, item, headers, error_type, size=int(is_new))
         if is_new and is_exhausted:
             self._report(TaskEvent.EXHAUSTED, item, headers, error_type, exhausted=1)
         self.watch()
 
     def succeeded(self, item: ItemId, headers: Mapping[str, str], *, was_exhausted: bool = False) -> None:
-        """A retry succeeded."""
+        """Report that a retry succeeded."""
         self._report(TaskEvent.RETRIED, item, headers)
         self._report(TaskEvent.SUCCEEDED, item, headers, size=-1, succeeded=1, exhausted=-int(was_exhausted))
         self.watch()
 
     def failed(self, item: ItemId, headers: Mapping[str, str], error_type: str, *, is_exhausted: bool) -> None:
-        """A retry failed; `is_exhausted`: it was the last one."""
+        """Report that a retry failed; `is_exhausted`: it was the last one."""
         self._report(TaskEvent.RETRIED, item, headers, error_type, failed=1)
         if is_exhausted:
             self._report(TaskEvent.EXHAUSTED, item, headers, error_type, exhausted=1)
         self.watch()
 
     def archived(self, item: ItemId, headers: Mapping[str, str], *, is_undone: bool) -> None:
-        """A task was archived, or restored."""
+        """Report that a task was archived, or restored."""
         self._report(TaskEvent.RESTORED if is_undone else TaskEvent.ARCHIVED, item, headers)
         self._read_again()
 
     def cleared(self, count: int, *, is_final: bool) -> None:
-        """Tasks were dropped, or removed permanently."""
+        """Report that tasks were dropped, or removed permanently."""
         _log.info("tasks_cleared", queue=self._queue, count=count, final=is_final)
         self._read_again()
 
     def _read_again(self) -> None:
-        """Read the levels before they are used again: what was changed may have had any status."""
+        """Let the levels be read again, as the changed tasks may have had any status."""
         self.levels.forget()
         self.watch()
 
     def watch(self) -> None:
-        """Check the alerts, if there may be one."""
+        """Check the alerts in the thread of the hooks, if a check is due and none runs."""
         if not self._watch.is_due(self._core.clock.now(), with_hooks=self.hooks.has(ALERT)):
             return
         process = os.getpid()
@@ -125,13 +125,13 @@ class CaptureMonitor:
             self.hooks.call(event, task)
 
     def _check(self) -> None:
-        """In the thread of the hooks."""
+        """Check the alerts, and fire those that are due. Runs in the thread of the hooks."""
         with_hooks = self.hooks.has(ALERT)
         broker = Broker(self._core)
         try:
             try:
                 firing = broker.run_flow(self._watch.check(self._core, with_hooks=with_hooks))
-            except Forbidden:  # a server does not let this process register what has fired: it remembers that itself
+            except Forbidden:  # this client may not register alerts at the server: keep them in this process
                 firing = broker.run_flow(self._watch.check(self._core, with_hooks=False))
         except RedriveError as error:
             if not self._core.is_closed:
@@ -141,7 +141,7 @@ class CaptureMonitor:
             self._checked_by = None
         for alert in firing:
             self._fire(alert)
-        self.watch()  # for what happened while this was under way
+        self.watch()  # for changes during this check
 
     def _fire(self, alert: Alert) -> None:
         _log.warning("capture_alert", queue=self._queue, alert=alert.kind, value=alert.value, threshold=alert.threshold)

@@ -1,4 +1,4 @@
-"""`CaptureQueue`: what both faces of a dead-letter queue share: its settings, its functions, and what is captured."""
+"""`CaptureQueue`: the part that the blocking and the async dead-letter queue share: settings, functions, capture."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from redrive.worker.worker import Worker
 
 
 class DLQIntegrationStrategy(StrEnum):
-    """Which failed calls are captured."""
+    """The strategy that selects the failed calls to capture."""
 
     AUTOMATIC = "automatic"
-    """All of them."""
+    """All failed calls."""
     SELECTIVE = "selective"
-    """Those that the table of categories retries."""
+    """Failed calls whose error is retried by its template or category."""
     MANUAL = "manual"
-    """Those that a program gives to `enqueue`."""
+    """Only tasks that a program passes to `enqueue`."""
     DISABLED = "disabled"
-    """None."""
+    """No capture; `enqueue` raises CaptureDisabledError."""
 
 
 QUEUE_SETTINGS: Mapping[str, Any] = {
@@ -62,8 +62,8 @@ QUEUE_SETTINGS: Mapping[str, Any] = {
     "archive_after": "7d",
     "idempotency_timeout": "item",
 }
-"""Settings of a capture queue: kills do not use up retries, a retry waits as long as the other side asks, and an id is
-free again once its task is completed."""
+"""The settings of a capture queue: lost leases do not count as retries, a retry waits for the Retry-After of an error,
+and an id can be used again once its task is completed."""
 
 
 _OTHER_OPTIONS = {
@@ -85,7 +85,7 @@ class CaptureProgram(WorkerProgram):
         return (Broker(self._queue.core),)
 
     def make_worker(self, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> Worker:
-        """Return the worker that runs retries. Raises InvalidInput if the module has no callback and guards nothing."""
+        """Return the worker that runs retries. Raises InvalidInput if there is neither a callback nor a guard."""
         refuse_options(launch, "a DeadLetterQueue", _OTHER_OPTIONS)
         if not self._queue.app.tasks:
             raise InvalidInput(
@@ -109,11 +109,11 @@ class CaptureProgram(WorkerProgram):
 OWN_NAMES = frozenset(
     {"task_id", "task", "error", "retry_policy", "max_retries", "metadata", "error_category", "priority"}
 )
-"""Arguments of `enqueue`. No further argument of a callback has such a name."""
+"""The names of arguments of `enqueue`, which extra arguments of a callback cannot have."""
 
 
 def check_extra(extra: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for further arguments that no callback could be given."""
+    """Raise InvalidInput if an extra argument has the name of an argument of `enqueue`."""
     if taken := sorted(OWN_NAMES.intersection(extra)):
         raise InvalidInput(
             f"a further argument of a task cannot have the name '{taken[0]}', which is one of enqueue itself; choose "
@@ -132,7 +132,7 @@ def encode_task(task: Any, extra: Mapping[str, Any]) -> bytes:
 
 
 class CaptureQueue:
-    """The part of a dead-letter queue that needs no driver."""
+    """The part of a dead-letter queue that is the same for threads and event loops: flows, settings and functions."""
 
     def __init__(
         self,
@@ -159,11 +159,11 @@ class CaptureQueue:
         self.app.on_retried(self._retried)
 
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
-        """Capture other failed calls from now on."""
+        """Change the strategy, for failures from now on."""
         self.strategy = parse_choice("strategy", DLQIntegrationStrategy, strategy)
 
     def set_interval(self, seconds: float) -> None:
-        """Report this as the longest time between two polls. A worker polls every second, and due tasks wake it."""
+        """Set the poll interval that statistics report. A worker polls every second, and due tasks wake it."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
             raise InvalidInput(f"check_interval_seconds is a number above 0, not {seconds!r:.40}")
         self.settings = msgspec.structs.replace(self.settings, retry_interval_seconds=max(1, round(seconds)))
@@ -184,7 +184,7 @@ class CaptureQueue:
         metadata: Mapping[str, Any] | None,
         priority: str | int | None,
     ) -> None:
-        """Raise for options of a guard that no failure could be captured with."""
+        """Raise for invalid options of a guard, with which no failure could be captured."""
         default = BY_CATEGORY[ErrorCategory.TRANSIENT]
         treatment = Treatment(policy or default.policy, default.max_retries if max_retries is None else max_retries)
         item_retry(treatment, self._functions, jitter=False)
@@ -194,20 +194,20 @@ class CaptureQueue:
 
     @property
     def templates(self) -> tuple[FailureTemplate, ...]:
-        """The templates that errors are compared with, in this order."""
+        """The templates for common failures, in the order of comparison."""
         return self._templates.templates
 
     def add_template(self, template: FailureTemplate) -> None:
-        """Compare errors with this template before the built-in ones."""
+        """Add a template. Errors are compared with it before the built-in ones. Raises InvalidInput for a used name."""
         checked = check_template(template)
-        item_retry(checked.treatment, self._functions, jitter=False)  # raises if it cannot be followed
+        item_retry(checked.treatment, self._functions, jitter=False)  # raises if the policy does not exist
         if any(known.name == checked.name for known in self.templates):
             raise InvalidInput(f"there is a template '{checked.name}' already; choose another name")
         self._added_templates.append(checked)
         self._templates = TemplateIndex((*self._added_templates, *list_templates()))
 
     def diagnose_call(self, error: BaseException) -> Diagnosis | None:
-        """Return what is known about the error of a failed call. None: the strategy does not capture it."""
+        """Return the diagnosis of the error of a failed call; None if the strategy does not capture it."""
         is_selective = self.strategy is DLQIntegrationStrategy.SELECTIVE
         if not self.settings.enabled or not (is_selective or self.strategy is DLQIntegrationStrategy.AUTOMATIC):
             return None
@@ -215,7 +215,7 @@ class CaptureQueue:
         return None if is_selective and found.treatment.policy == CapturePolicy.NEVER else found
 
     def diagnose(self, error: BaseException | Failure | str, category: ErrorCategory | str | None = None) -> Diagnosis:
-        """Return what is known about an error; `category` takes precedence over what the error says."""
+        """Return the diagnosis of an error; `category` takes precedence over the category of the error itself."""
         failure, templates = settle.failure_of(error, (), None, self.core.clock.now()), self._templates
         if category is not None:
             wanted = parse_choice("error_category", ErrorCategory, category)
@@ -241,12 +241,12 @@ class CaptureQueue:
         priority: str | int | None = None,
         by_category: bool = True,
     ) -> Capture:
-        """Return what is captured of a failed call. What is not said is taken from the template or the category of the
-        error, or from the defaults of the queue. Raises if any of it is wrong."""
+        """Return the data to capture of a failed call. Defaults come from the template or the category of the error, or
+        without `by_category` from the settings of the queue. Raises InvalidInput for invalid arguments."""
         treatment, settings = found.treatment, self.settings
         if not by_category:
             treatment = Treatment(settings.default_retry_policy, settings.default_max_retries)
-        if policy is not None:  # a policy that is named is followed, though errors of this kind are not retried
+        if policy is not None:  # an explicit policy applies even if errors of this category are not retried
             treatment = Treatment(str(policy), treatment.max_retries or settings.default_max_retries)
         if max_retries is not None:
             treatment = Treatment(treatment.policy, max_retries)
@@ -262,7 +262,7 @@ class CaptureQueue:
         )
 
     def _overrides_of(self, treatment: Treatment) -> Overrides:
-        """Return the retry policy of an item. Tasks of one kind share it."""
+        """Return the retry policy as a setting of an item. Tasks with equal treatments share one object."""
         if type(treatment.max_retries) is int and treatment in self._overrides:
             return self._overrides[treatment]
         made = Overrides(retry=item_retry(treatment, self._functions, jitter=self._jitter))
@@ -278,7 +278,7 @@ class CaptureQueue:
         category: ErrorCategory | str | None = None,
         **options: Any,
     ) -> Capture:
-        """Return what is captured of a task that `enqueue` was given."""
+        """Return the data to capture of a task that was passed to `enqueue`. Raises CaptureDisabledError."""
         if self.strategy is DLQIntegrationStrategy.DISABLED or not self.settings.enabled:
             raise CaptureDisabledError(self.name)
         payload = encode_task(task, extra)
@@ -287,8 +287,8 @@ class CaptureQueue:
     def capture_call(
         self, error: BaseException, task: Any, extra: Mapping[str, Any], task_id: str | None, **options: Any
     ) -> Flow[str | None]:
-        """Capture a failed call of a function that the callback retries, and return its task id. None: the strategy
-        does not capture it."""
+        """Capture a failed call that the callback retries, and return its task id; None if the strategy does not
+        capture it."""
         yield from self.open()
         found = self.diagnose_call(error)
         if found is None:
@@ -299,11 +299,11 @@ class CaptureQueue:
         return given.task_id
 
     def capture(self, given: Capture) -> Flow[CaptureReceipt]:
-        """Put a task that failed, in a queue that is open."""
+        """Put a failed task. The queue is created again if it was deleted after `open`."""
         levels = self.monitor.levels
         try:
             done = yield from flows.capture(self.core, levels, given)
-        except QueueNotFound:  # it was deleted since it was opened
+        except QueueNotFound:  # it was deleted after `open`
             self.core.evict_queue(self.name)
             self.is_open = False
             yield from self.open()
@@ -321,20 +321,20 @@ class CaptureQueue:
         return item is not None
 
     def clear(self, confirm: int | None) -> Flow[int]:
-        """Drop all tasks that wait or are exhausted, or remove them permanently. Returns how many."""
+        """Drop all tasks that wait or are exhausted; with `confirm`, remove them permanently. Returns their number."""
         count = (yield from administration.clear(self.core, self.name, confirm)).cleared
         self.monitor.cleared(count, is_final=confirm is not None)
         return count
 
     def statistics(self) -> Flow[dict[str, Any]]:
-        """Return counts of tasks."""
+        """Return counts of tasks, and check the alerts."""
         interval = self.settings.retry_interval_seconds
         found: dict[str, Any] = yield from flows.statistics(self.core, self.monitor.levels, interval)
         self.monitor.watch()
         return found
 
     def _retried(self, context: Context, failure: Failure | None, settled: Settled) -> None:
-        """A retry of this process ended, and that is committed."""
+        """Report the committed outcome of a retry of this process."""
         if failure is None:
             self.monitor.succeeded(context.id, context.headers)
         else:
@@ -351,6 +351,6 @@ class CaptureQueue:
         yield from queues.ensure(self.core, self.name, QUEUE_SETTINGS)
         self.settings = yield from read_settings(self.name, self._given)
         self.monitor.levels.max_size = self.settings.max_size
-        with contextlib.suppress(Forbidden):  # a worker that does not capture need not know
-            yield from self.monitor.levels.refresh(self.core)  # once: the first captures may be many at a time
+        with contextlib.suppress(Forbidden):  # a worker that does not capture does not need the levels
+            yield from self.monitor.levels.refresh(self.core)  # once here, as many captures may start concurrently
         self.is_open = True

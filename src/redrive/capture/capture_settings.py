@@ -1,6 +1,6 @@
 """Settings of a capture queue: from arguments, the environment, and what a config file applied to the store."""
 
-# No `from __future__ import annotations`: `declaration` reads types, not texts.
+# Without `from __future__ import annotations`: `declaration` reads types, not texts.
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, TypedDict
@@ -16,31 +16,31 @@ from redrive.model.declaration import options_of
 from redrive.model.text import suggest
 
 DEFAULT_QUEUE = "captured"
-"""The queue of a DeadLetterQueue without a name, and of `[capture]` in a config file."""
+"""The default queue of a DeadLetterQueue, and the one of `[capture]` in a config file."""
 PREFIX = "REDRIVE_DLQ_"
 _YES_NO = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
 class CaptureOptions(TypedDict, total=False):
-    """The settings of a capture queue. One that is not given is what the variables `REDRIVE_DLQ_…` say, then what a
-    config file says."""
+    """The settings of a capture queue. An unset one is read from its variable `REDRIVE_DLQ_…`, then from the config
+    file that was applied to the store; else the default applies."""
 
     enabled: bool | None
     """Capture failed calls; false captures none, and `enqueue` raises `CaptureDisabledError`."""
     max_size: Annotated[int, Meta(ge=100, le=100_000)] | None
-    """Tasks that are pending, in retry or exhausted; more are refused."""
+    """The highest number of tasks that are pending, in retry or exhausted; more are refused."""
     default_retry_policy: CapturePolicy | str | None
-    """The policy of tasks that name none."""
+    """The retry policy of tasks that name none."""
     default_max_retries: Annotated[int, Meta(ge=0, le=10)] | None
-    """The retries of tasks that name none."""
+    """The highest number of retries of tasks that name none."""
     retry_processor_enabled: bool | None
-    """Whether `start_dlq_processor` starts one."""
+    """True if `start_dlq_processor` starts a retry processor."""
     retry_interval_seconds: Annotated[int, Meta(ge=10, le=3600)] | None
-    """The longest time between two polls of a retry processor."""
+    """The longest time between two polls of a retry processor, as statistics report it; workers poll every second."""
 
 
 class CaptureSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for a capture queue. `CaptureOptions` says what each means."""
+    """The settings of a capture queue, with their defaults. `CaptureOptions` describes each."""
 
     enabled: bool = True
     max_size: int = 10_000
@@ -55,7 +55,7 @@ RANGES: Mapping[str, tuple[Any, Any]] = {
     for name, option in options_of(CaptureOptions).items()
     if option.type is int
 }
-"""Ranges of settings in files and variables. An argument of a program may be any number from 0 on."""
+"""The ranges of settings in files and variables. An argument of a program may be any whole number of 0 or more."""
 NAMES = CaptureSettings.__struct_fields__
 
 
@@ -65,7 +65,7 @@ def variable_of(name: str) -> str:
 
 
 def read_settings(queue: str, given: Mapping[str, Any]) -> Flow[CaptureSettings]:
-    """Return the settings of a queue: of these arguments, the variables of this process, and what a file applied."""
+    """Return the settings of a queue: from these arguments, the variables of this process, and a config file."""
     found = yield from list_registrations(CAPTURE_KIND, queue)
     return resolve_settings(given, found[0].value if found else None)
 
@@ -73,10 +73,10 @@ def read_settings(queue: str, given: Mapping[str, Any]) -> Flow[CaptureSettings]
 def resolve_settings(
     given: Mapping[str, Any], stored: bytes | None, environ: Mapping[str, str] | None = None
 ) -> CaptureSettings:
-    """Return the settings: an argument before a variable, that before what a file applied, that before the default.
+    """Return the settings, in this order of precedence: argument, variable, config file (`stored`), default.
 
-    Raises InvalidSetting, which names the argument or the variable, and the range; also for a variable of that kind
-    which does not exist.
+    Raises InvalidSetting, which names the argument or variable and its range; also for a variable `REDRIVE_DLQ_…` that
+    names no setting.
     """
     variables = os.environ if environ is None else environ
     for unknown in sorted(name for name in variables if name.startswith(PREFIX)):
@@ -119,7 +119,7 @@ def _argument(name: str, value: Any) -> Any:
 def _number(value: object, where: str, least: int, most: int | None) -> int:
     limits = f"a whole number of {least} or more" if most is None else f"a whole number from {least:,} to {most:,}"
     try:
-        number = int(str(value))  # str: 1.5 and True are no whole numbers
+        number = int(str(value))  # str: int() itself would accept 1.5 and True
     except ValueError:
         number = None
     if number is None or number < least or (most is not None and number > most):

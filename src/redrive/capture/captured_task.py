@@ -1,4 +1,4 @@
-"""`FailedTask`: a captured task as a program sees it, a view of its item; and the words for its status."""
+"""`FailedTask`: the view of an item as a captured task; and the names of its statuses and error categories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redrive.model.item import Item, Status
 from redrive.model.worker_info import TASK_HEADER
 
 CALLBACK = "retry_callback"
-"""The name under which the callback of the retry processor runs tasks that name no function."""
+"""The function name in tasks that the callback of the retry processor runs."""
 ID_HEADER = "capture-id"
 POLICY_HEADER = "capture-policy"
 CATEGORY_HEADER = "capture-category"
@@ -31,15 +31,15 @@ class DeadLetterStatus(StrEnum):
     """The status of a captured task."""
 
     PENDING = "pending"
-    """It waits for its next retry."""
+    """The task waits for its next retry."""
     RETRYING = "retrying"
     """A retry runs now."""
     EXHAUSTED = "exhausted"
-    """It is not retried automatically any more: a dead letter."""
+    """The task is a dead letter: it is not retried automatically any more."""
     COMPLETED = "completed"
     """A retry succeeded."""
     ARCHIVED = "archived"
-    """It was put aside, and can be restored."""
+    """The task is not retried, and can be restored."""
 
 
 class ErrorCategory(StrEnum):
@@ -73,11 +73,11 @@ class FailedTask:
 
     task_id: str
     task: Any
-    """What `enqueue` was given; for a guarded function its name and its arguments."""
+    """The task that `enqueue` was called with; for a guarded function, its name and arguments."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further arguments for the callback, such as `repos`."""
     error: str = ""
-    """The error that it was captured with."""
+    """The text of the error that was captured."""
     failed_at: datetime
     retry_count: int = 0
     max_retries: int = 3
@@ -89,35 +89,35 @@ class FailedTask:
     template: str | None = None
     """The template that the error fits."""
     advice: str = ""
-    """What an operator can do about it: of the template, else what usually helps against errors of this category."""
+    """Advice for an operator: that of the template, else the usual remedy for errors of this category."""
     last_error: str = ""
     total_attempts: int = 1
-    """Runs so far, with the one that failed outside."""
+    """The number of runs so far, including the one that failed outside."""
     updated_at: datetime | None = None
-    """When something happened to it last."""
+    """The time of the last change: put, end, or newest entry of the history."""
     error_type: str = ""
     fingerprint: str = ""
-    """Tasks with the same fingerprint failed for the same reason."""
+    """A hash of the reason: tasks with the same fingerprint failed for the same reason."""
     traceback: str | None = None
     result: Any = None
-    """What the retry that succeeded returned, if that can be written as JSON."""
+    """The return value of the retry that succeeded, if it can be encoded as JSON."""
     item_id: str = ""
-    """The id of its item: for `broker.get`, `redrive dead show` and all that works on items."""
+    """The id of its item, for `broker.get`, `redrive dead show` and all other calls that take item ids."""
 
     @property
     def repos(self) -> list[Any]:
-        """The extra argument of that name; empty if it was not given."""
+        """The extra argument `repos` as a list; empty if it was not passed."""
         given = self.extra.get("repos", ())
         return list(given) if isinstance(given, list | tuple) else [given]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as values that JSON can hold; times in ISO 8601."""
+        """Return all fields as JSON values; times in ISO 8601."""
         values = {name: _plain(value) for name, value in asdict(self).items()}
         return {**values, "repos": self.repos}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the task of what `to_dict` gave. Keys that are not known are passed over."""
+        """Return the task from a result of `to_dict`. Unknown keys are ignored."""
         known = {each.name for each in fields(cls)}
         given = {name: value for name, value in values.items() if name in known}
         if "repos" in values and "repos" not in given.get("extra", {}) and values["repos"]:
@@ -130,7 +130,7 @@ class FailedTask:
 
 
 def task_of_item(item: Item) -> FailedTask:
-    """Return the view of an item of a capture queue."""
+    """Return an item of a capture queue as a captured task."""
     failures = [entry.failure for entry in item.history if entry.failure is not None]
     first, last = (failures[0], failures[-1]) if failures else (None, None)
     retry = item.overrides.retry
@@ -163,17 +163,17 @@ def task_of_item(item: Item) -> FailedTask:
 
 
 def retry_count(item: Item) -> int:
-    """Return how many retries failed since the capture, or since an operator brought the task back."""
+    """Return the number of retries that failed since the capture, or since the last redrive by an operator."""
     return max(0, item.counters.failures - (0 if item.counters.redrives else 1))
 
 
 def updated_at(item: Item) -> Instant:
-    """Return when something happened to a task last."""
+    """Return the instant of the last change of a task."""
     return Instant(max(item.put_at, item.ended_at or item.put_at, *(entry.at for entry in item.history)))
 
 
 def next_retry_at(item: Item) -> Instant | None:
-    """Return when a task that waits is retried."""
+    """Return the instant of the next retry; None if the task does not wait for one."""
     return item.ready_at if item.status in (Status.PENDING, Status.FAILED) else None
 
 
@@ -185,7 +185,7 @@ def category_of_item(item: Item) -> str | None:
 
 
 def category_of(error_class: ErrorClass) -> ErrorCategory:
-    """Return the category of an error class. What killed its worker, or cannot be read, is permanent."""
+    """Return the category of an error class; permanent for a class without one, such as `poison`."""
     return _CATEGORY_OF.get(error_class, ErrorCategory.PERMANENT)
 
 
@@ -201,12 +201,12 @@ def _task_and_extra(item: Item) -> tuple[Any, dict[str, Any]]:
 
 
 def advice_for(category: str | None, of_template: str | None) -> str:
-    """Return what an operator can do about an error."""
+    """Return the advice for an operator: that of the template, else that of the category, else an empty text."""
     return of_template or (ADVICE[ErrorClass(category)] if category in _CATEGORIES else "")
 
 
 def decode_metadata(text: str | None) -> dict[str, Any]:
-    """Return the metadata of a header."""
+    """Return the metadata in the text of a header; empty if it is no JSON object."""
     try:
         found = {} if text is None else msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -41,12 +41,12 @@ class DeadLetterQueue(Declarations):
     """A queue of tasks that failed elsewhere: a workflow run, a web hook, a cron job. They are retried by policy.
 
     A captured task is an item of the queue `name`: its retries are the item's, its exhausted tasks are dead letters.
-    broker: a `Broker`, or a URL as for `connect`; then this closes what it opened, and a server knows it by
-    the variable REDRIVE_TOKEN.
+    broker: a `Broker`, or a URL as for `connect`; then `shutdown` closes the broker, which authenticates to
+    a server with the token in the variable REDRIVE_TOKEN.
     settings: max_size (10,000), default_retry_policy (exponential), default_max_retries (3), retry_interval_seconds
-    (60), enabled and retry_processor_enabled; not given, what the variables REDRIVE_DLQ_… say, then a config file.
-    strategy: which failures of guarded calls are captured. jitter: take a random share of each delay.
-    time_limit: how long one retry of the processor may take. alerts: when `on_alert` is called.
+    (60), enabled and retry_processor_enabled; an unset one is read from its variable REDRIVE_DLQ_…, then a config file.
+    strategy: which failures of guarded calls are captured. jitter: use a random share of each delay.
+    time_limit: the longest time of one retry of the processor. alerts: the thresholds for `on_alert`.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class DeadLetterQueue(Declarations):
         priority: str | int | None = None,
         **extra: Any,
     ) -> FailedTask:
-        """Capture a task that failed, and return it once it is on disk.
+        """Capture a failed task, and return it once it is on disk.
 
-        task, extra: values that JSON can hold; a retry is `callback(task, **extra)`. error: an exception, or a text.
-        A task id that is known gets one more failure. A caller of a server that may capture and not read gets the task
-        as given. Raises CaptureFullError, and IdempotencyConflict for another task under a known id; a note of each has
-        the error of the task.
+        task, extra: JSON values; a retry calls `callback(task, **extra)`. error: an exception, or a text.
+        For a known task id, one more failure is recorded. A client of a server that may capture but not read gets the
+        task as submitted. Raises CaptureFullError, and IdempotencyConflict for another task under a known id; the error
+        of the task is added to the exception as a note.
         """
         with keep_error(error):
             self._open()
@@ -125,7 +125,7 @@ class DeadLetterQueue(Declarations):
         priority: str | int | None = None,
         **extra: Any,
     ) -> dict[str, Any]:
-        """Call `call(task, **extra)`. If it raises, or returns a failed result, the task is captured.
+        """Call `call(task, **extra)`, and capture the task if the call raises or returns a failed result.
 
         Returns a dictionary with `status` (`completed` or `failed`) and `result`, or `error`, `dlq_enqueued` and
         `dlq_task_id`. If a failure cannot be captured, its error is raised with a note that says why.
@@ -149,7 +149,7 @@ class DeadLetterQueue(Declarations):
         return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}
 
     def get_task(self, task_id: str) -> FailedTask | None:
-        """Return a task, or None. One that completed is found for a day."""
+        """Return a task, or None if it does not exist. A completed task is kept for one day."""
         self._open()
         return self._run(flows.get_task(self._queue.core, self.name, task_id))
 
@@ -165,21 +165,21 @@ class DeadLetterQueue(Declarations):
         limit: int = 100,
         cursor: str | None = None,
     ) -> TaskPage:
-        """Return up to `limit` tasks (1 to 1,000), newest first. `cursor` of the list continues after them.
+        """Return up to `limit` tasks (1 to 1,000), newest first. Pass `cursor` of the list to get the next page.
 
-        since, before: when they failed. due_before: whose next retry is before that.
+        since, before: bounds of the time at which they failed. due_before: only tasks whose next retry is before that.
         """
         self._open()
         where = TaskFilter.parse(status, category, policy, since, before, due_before)
         return self._run(flows.list_tasks(self.name, where, limit, cursor))
 
     def retry_task(self, task_id: str) -> dict[str, Any]:
-        """Retry a task now: one run, here, by the callback or the function that it is for.
+        """Run a task once, now and in this process, with its function or the callback.
 
-        Returns `success`, `task_id`, `message`, and `result` or `error`. If the run fails, that is recorded, and the
-        task is as before: it uses up no retry.
-        If this process has no callback, the task is made due now, for a retry processor to run: `success` is False, and
-        the message says so.
+        Returns `success`, `task_id`, `message`, and `result` or `error`. A failure is recorded; it changes neither the
+        status of the task nor its next retry, and does not count as a retry.
+        If this process has no function for the task, the task is made due now, for a retry processor to run: `success`
+        is False, and the message says so.
         """
         self._open()
         retry = self._run(start_retry(self._queue, task_id))
@@ -197,21 +197,21 @@ class DeadLetterQueue(Declarations):
         return self._run(retry.complete(value))
 
     def archive_task(self, task_id: str) -> bool:
-        """Put a task aside: it is not retried, and does not count for max_size. Returns False if it does not exist.
+        """Archive a task: it is not retried, and does not count for max_size. Returns False if it does not exist.
 
         Raises ItemActive for a task that is being retried now.
         """
         return self._change(task_id, Verb.ARCHIVE)
 
     def restore_task(self, task_id: str) -> bool:
-        """Undo `archive_task`, or `clear_all` for this task: it is what it was. Returns False if it does not exist."""
+        """Undo `archive_task`, or `clear_all` for one task: its status is as before. Returns False if none exists."""
         return self._change(task_id, Verb.RESTORE)
 
     def clear_all(self, *, confirm: int | None = None) -> int:
-        """Put all tasks aside that wait or are exhausted, and return how many. Their ids are free.
+        """Drop all tasks that wait or are exhausted, and return their number. Their ids can be used again.
 
         They can be restored for `keep_dropped` of the queue, which is 7 days. With `confirm`, their number, they are
-        removed permanently; raises ConfirmationMismatch if they are not as many. Tasks that are being retried now stay.
+        removed permanently; raises ConfirmationMismatch for another number. Tasks that are being retried now stay.
         """
         self._open()
         return self._run(self._queue.clear(confirm))
@@ -228,10 +228,10 @@ class DeadLetterQueue(Declarations):
     def start_retry_processor(
         self, callback: Callable[..., Any] | None = None, check_interval_seconds: float | None = None
     ) -> None:
-        """Retry tasks when they are due, several at a time, in threads of this process, until `stop_retry_processor`.
+        """Retry tasks when they are due, up to `concurrency` together, in threads, until `stop_retry_processor`.
 
-        A callback fails if it raises or returns a failed result. Due tasks wake the processor; `check_interval_seconds`
-        is the longest time between two polls. Any number of processes may run one.
+        A callback fails if it raises or returns a failed result. Due tasks wake the processor, which also polls every
+        second; `check_interval_seconds` is only reported by `get_statistics`. Any number of processes may run one.
         """
         self._open()
         if check_interval_seconds is not None:
@@ -245,19 +245,19 @@ class DeadLetterQueue(Declarations):
         self._processor.start()
 
     def run_due_tasks(self) -> None:
-        """Run all tasks that are due now, and return: one cycle of a retry processor, for cron jobs and tests."""
+        """Run all tasks that are due, then return: one cycle of a retry processor, for cron jobs and tests."""
         self._open()
         self._require_function()
         core = self._queue.core
         run_blocking(run_due_tasks, self._queue.app, Broker(core), self.name, self._concurrency)
 
     def stop_retry_processor(self, timeout: float = STOP_SECONDS) -> bool:
-        """Stop retries of this process. What runs may finish within `timeout` seconds; the rest is returned."""
+        """Stop retries; those that run may finish within `timeout` seconds. Returns whether the processor has ended."""
         processor, self._processor = self._processor, None
         return True if processor is None else run_blocking(processor.stop, timeout)
 
     def start_dlq_processor(self, callback: Callable[..., Any] | None = None) -> None:
-        """Start the retry processor, unless the settings `enabled` or `retry_processor_enabled` say no."""
+        """Start the retry processor, unless the setting `enabled` or `retry_processor_enabled` is false."""
         self._open()
         if self._queue.settings.enabled and self._queue.settings.retry_processor_enabled:
             self.start_retry_processor(callback)
@@ -267,7 +267,7 @@ class DeadLetterQueue(Declarations):
         self.stop_retry_processor()
 
     def shutdown(self) -> None:
-        """Stop the retry processor, wait for hooks, and close what this opened. Twice is no error."""
+        """Stop the retry processor, wait for hooks, and close a broker that this opened. A second call does nothing."""
         self.stop_retry_processor()
         run_blocking(self._queue.monitor.hooks.wait, STOP_SECONDS)
         if self._owns_broker:

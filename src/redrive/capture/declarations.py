@@ -1,4 +1,4 @@
-"""What a program declares on a dead-letter queue, blocking or async: policies, templates, hooks, guards, a callback."""
+"""Declarations of a program on a dead-letter queue, blocking or async: policies, templates, hooks, guards, callback."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ class Declarations(CaptureProgram):
 
     @property
     def strategy(self) -> DLQIntegrationStrategy:
-        """Which failures of guarded calls are captured."""
+        """The strategy that selects the failed calls to capture."""
         return self._queue.strategy
 
     def set_strategy(self, strategy: DLQIntegrationStrategy | str) -> None:
-        """Capture other failures from now on, in this process."""
+        """Change the strategy of this object, for failures from now on."""
         self._queue.set_strategy(strategy)
 
     def add_policy(self, name: str, function: DelayFunction) -> None:
         """Add a retry policy: a function from the number of failures so far, 1 at the first, to seconds.
 
-        Tasks store its name. A process that does not know it takes an exponential delay.
+        Tasks store the name of the policy. A process that does not know the name uses an exponential delay.
         """
         self._queue.add_policy(name, function)
 
     @property
     def templates(self) -> tuple[FailureTemplate, ...]:
-        """The templates that errors are compared with, in this order: those that were added, then the built-in ones."""
+        """The templates for common failures, in the order of comparison: added ones first, then the built-in ones."""
         return self._queue.templates
 
     def add_template(self, template: FailureTemplate) -> None:
-        """Add a template for failures of guarded calls, which errors are compared with before the built-in ones."""
+        """Add a template for common failures. Errors are compared with it before the built-in ones."""
         self._queue.add_template(template)
 
     def classify_error(self, error: BaseException | str) -> ErrorCategory:
@@ -56,23 +56,23 @@ class Declarations(CaptureProgram):
         return self._queue.diagnose(error).category
 
     def on_captured(self, hook: F) -> F:
-        """Call this function with each task after a failure of it was captured. Here as below, a decorator."""
+        """Call this function with a task after each captured failure. Use it as a decorator, like all hooks below."""
         return self._queue.monitor.hooks.add(TaskEvent.CAPTURED, hook)
 
     def on_retried(self, hook: F) -> F:
-        """Call it with a task after each retry of this process, successful or not."""
+        """Call this function with a task after each retry in this process, successful or not."""
         return self._queue.monitor.hooks.add(TaskEvent.RETRIED, hook)
 
     def on_succeeded(self, hook: F) -> F:
-        """Call it with a task after a retry succeeded."""
+        """Call this function with a task after a retry in this process succeeded."""
         return self._queue.monitor.hooks.add(TaskEvent.SUCCEEDED, hook)
 
     def on_exhausted(self, hook: F) -> F:
-        """Call it with a task that is not retried any more."""
+        """Call this function with a task that is exhausted: it is not retried automatically any more."""
         return self._queue.monitor.hooks.add(TaskEvent.EXHAUSTED, hook)
 
     def on_alert(self, hook: F) -> F:
-        """Call it with an `Alert` when a threshold is crossed; in the one of all processes that notices it first."""
+        """Call this function with an `Alert` when a threshold is crossed, in the first process that notices it."""
         return self._queue.monitor.hooks.add(ALERT, hook)
 
     @overload
@@ -126,11 +126,11 @@ class Declarations(CaptureProgram):
     ) -> Any:
         """Capture the failures of a function: a decorator, with or without options. Retries call the function itself.
 
-        policy, max_retries: unset, what the template or the category of the error says. on_failure: raise the error, or
-        return `Captured(task_id)` (`handle`). key: a function of the arguments that returns the task id; unset, each
-        failed call is a separate task. name: what a retry finds the function by; unset, its module and name.
-        timeout: for coroutine functions; a call that takes longer fails. on_cancel: whether a cancelled call is
-        captured. A method needs a key, and an object for its retries: see `bind`.
+        policy, max_retries: by default those of the template or the category of the error. on_failure: raise the error,
+        or return `Captured(task_id)` (`handle`). key: a function of the arguments that returns the task id; by default
+        each failed call is a separate task. name: the name that a retry finds the function by; by default its module
+        and name. timeout: for coroutine functions; a call that takes longer fails. on_cancel: ignore or capture a
+        cancelled call. A method needs a key, and an object for its retries: see `bind`.
         """
         options = GuardOptions(policy, max_retries, on_failure, key, name, metadata, priority, timeout, on_cancel)
         if function is not None:
@@ -138,12 +138,12 @@ class Declarations(CaptureProgram):
         return lambda given: guard_function(self._queue, given, options)
 
     def bind(self, method: Callable[..., Any]) -> None:
-        """Let retries of a method that is guarded in its class call it on this object: `dlq.bind(shop.charge)`, once.
+        """Set the object on which retries call a method that is guarded in its class: `dlq.bind(shop.charge)`, once.
 
         Until then, a failed call of the method cannot be captured.
         """
         bind_method(self._queue, method)
 
     def set_callback(self, callback: Callable[..., Any]) -> None:
-        """Take this function for retries of tasks that name no function: `callback(task, **extra)`."""
+        """Set the function that retries tasks which name no function: `callback(task, **extra)`."""
         self._queue.app.set_callback(callback, is_failure=self._is_failure, loop=running_loop())

@@ -1,7 +1,7 @@
-"""Templates for common failures: what a failure is, how it is retried, and what an operator can do about it.
+"""Templates for common failures: the conditions on an error, its category and retry policy, and advice for an operator.
 
-The first template that fits is taken. The type, codes and status of an error decide before the words of its text. The
-errors that it was raised from, and its words, decide only within the category that the error has itself.
+The first template that matches applies. The type, codes and status of an error are compared before the phrases in its
+text. The causes of the error (`__cause__`), and its text, only select templates of the category of the error itself.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from redrive.model.limits import check_name
 
 MAX_ADVICE_CHARS = 200
 _MAX_CAUSES = 7
-"""Errors that an error was raised from."""
+"""The highest number of causes of an error that are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureTemplate:
-    """One common failure. An error fits that has one of the types, status codes, error codes or phrases."""
+    """One common failure. It matches errors with one of the types, status codes, error codes or phrases."""
 
     name: str
     category: ErrorCategory
     policy: str
     max_retries: int
     advice: str
-    """What an operator can do about it, in one line."""
+    """The advice for an operator, in one line."""
     types: tuple[str, ...] = ()
-    """Names of exception types: `Timeout`, `requests.Timeout`, or the full name. Subclasses fit too."""
+    """Names of exception types: `Timeout`, `requests.Timeout`, or the full name. Subclasses match too."""
     status_codes: tuple[int, ...] = ()
-    """Of HTTP."""
+    """HTTP status codes."""
     codes: tuple[str, ...] = ()
     """Names of errno, SQLSTATEs, and codes of client libraries: `ENOSPC`, `40P01`, `insufficient_quota`."""
     phrases: tuple[str, ...] = ()
-    """Words in a row in the text of the error."""
+    """Sequences of words in the text of the error."""
 
     @property
     def treatment(self) -> Treatment:
-        """How such a failure is retried."""
+        """The retry policy and highest number of retries of such a failure."""
         return Treatment(self.policy, self.max_retries)
 
     @property
     def has_condition(self) -> bool:
-        """Whether any error can fit."""
+        """True if the template has a condition that an error can meet."""
         return bool(self.types or self.status_codes or self.codes or self.phrases)
 
 
 class Diagnosis(msgspec.Struct, frozen=True, gc=False):
-    """What is known about an error, and how it is retried."""
+    """The category and treatment of an error, and the template that it matches."""
 
     failure: Failure
     category: ErrorCategory
@@ -67,14 +67,14 @@ class Diagnosis(msgspec.Struct, frozen=True, gc=False):
 
 
 class TemplateIndex:
-    """Templates in the order in which they are tried, found by what an error says instead of one after the other."""
+    """An index of templates by types, status codes, error codes and phrases; the first in their order applies."""
 
     def __init__(self, templates: Iterable[FailureTemplate]) -> None:
         self.templates = tuple(templates)
         self._none = len(self.templates)
-        """The position if no template fits."""
+        """The position that stands for no match."""
         self._of_type: dict[str, int] = {}
-        """The first template with this name of a type. Below, with this status or error code."""
+        """The position of the first template by type name. Below, by status code and by error code."""
         self._of_status_code: dict[int, int] = {}
         self._of_code: dict[str, int] = {}
         for position, template in enumerate(self.templates):
@@ -96,7 +96,7 @@ class TemplateIndex:
         }
 
     def find(self, error: BaseException | Failure | str, failure: Failure) -> FailureTemplate | None:
-        """Return the first template that an error fits; `failure` is what was read from it."""
+        """Return the first template that matches an error, or None. `failure` is the record of the error."""
         if not isinstance(error, BaseException):
             found = self._first(failure.type, failure.bases)
             return found or self.by_category[category_of(failure.error_class)]._first_of_text(failure.text)
@@ -125,7 +125,7 @@ class TemplateIndex:
         return self.templates[position] if position < self._none else None
 
     def _search_names(self, error_type: str, bases: tuple[str, ...]) -> int:
-        """Return the position by all names of a type, and of the types that it derives from."""
+        """Return the position of the first match with any name of a type, or of the types that it derives from."""
         names = (name for each in (error_type, *bases) for name in names_of(each))
         return min((self._of_type[name] for name in names if name in self._of_type), default=self._none)
 
@@ -135,7 +135,7 @@ class TemplateIndex:
 
 
 def check_template(template: FailureTemplate) -> FailureTemplate:
-    """Return a template that a program adds, with its category as one. Raises InvalidInput if it cannot be used."""
+    """Return a template with its category as `ErrorCategory`. Raises InvalidInput if the template cannot be used."""
     if not isinstance(template, FailureTemplate):
         raise InvalidInput(f"a template is a FailureTemplate, not {template!r:.60}")
     name = check_name("template", template.name)
@@ -153,7 +153,7 @@ def check_template(template: FailureTemplate) -> FailureTemplate:
 
 
 def list_templates() -> tuple[FailureTemplate, ...]:
-    """Return the templates that every queue has, in the order in which they are tried."""
+    """Return the built-in templates, in the order of comparison."""
     return _BUILT_IN
 
 

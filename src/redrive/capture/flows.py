@@ -1,4 +1,4 @@
-"""What a capture queue does, as flows: capture, find, list, count."""
+"""The operations of a capture queue as flows: capture, find, list, count."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PAGE = 500
 MAX_LISTED = 1_000
 MAX_METADATA_BYTES = MAX_HEADERS_BYTES // 2
 _log = events.logger("redrive.capture")
-_random = random.Random()  # a program may seed that of the module
+_random = random.Random()  # a program may seed the shared generator of the module, and ids would repeat
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_random.seed)
 _COUNTED = (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.DEAD)
@@ -78,50 +78,50 @@ _ITEM_STATUSES: dict[DeadLetterStatus, tuple[Status, ...]] = {
 
 
 class Capture(msgspec.Struct, frozen=True, gc=False):
-    """A task that failed, to be captured."""
+    """A failed task that is to be captured."""
 
     task_id: str
     name: str
-    """The function that can run it."""
+    """The name of the function that can run it."""
     payload: bytes
     """JSON."""
     diagnosis: Diagnosis
     policy: str
     overrides: Overrides
-    """What the policy means for the item."""
+    """The retry policy as a setting of the item."""
     metadata: str | None = None
     """JSON."""
     priority: int = DEFAULT_PRIORITY
 
 
 class CaptureReceipt(msgspec.Struct, frozen=True, gc=False):
-    """A task that was captured."""
+    """The receipt of a captured task."""
 
     id: ItemId
     headers: Mapping[str, str]
     is_new: bool
-    """False: it is one more failure of a known task."""
+    """False if this was one more failure of a known task."""
     verdict: Verdict
-    """What becomes of a new one."""
+    """The outcome of the first failure: the next retry, or death."""
     at: Instant
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether a new one is not retried."""
+        """True if a new task is not retried automatically."""
         return isinstance(self.verdict, Dead)
 
     @property
     def is_stored_as_given(self) -> bool:
-        """Whether the task is what was captured: new, and still in this queue."""
+        """True if the task is new and still in this queue."""
         return self.is_new and (
             not isinstance(self.verdict, Dead) or (self.verdict.to is None and not self.verdict.drop)
         )
 
 
 def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureReceipt]:
-    """Put a task that failed, judged by its own policy; or record one more failure of a task that is known.
+    """Put a failed task with the verdict of its own policy; or record one more failure of a known task.
 
-    Raises CaptureFullError for a new task, and IdempotencyConflict for another task under a known id.
+    Raises CaptureFullError if there is no room for a new task, and IdempotencyConflict for another task of a known id.
     """
     queue = yield from core.queue(levels.queue)
     failure = given.diagnosis.failure
@@ -148,7 +148,7 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
 
 
 def _headers(given: Capture) -> dict[str, str]:
-    """Return what is fixed at capture."""
+    """Return the headers of a captured task, which do not change later."""
     headers = {
         TASK_HEADER: given.name,
         ID_HEADER: given.task_id,
@@ -163,7 +163,7 @@ def _headers(given: Capture) -> dict[str, str]:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as the text of a header."""
+    """Return metadata as the text of a header, in JSON. Raises InvalidInput or InvalidPayload."""
     if not isinstance(metadata, Mapping):
         raise InvalidInput(f"metadata is a mapping from names to values, not {short_repr(metadata, 60)}")
     try:
@@ -177,7 +177,7 @@ def encode_metadata(metadata: Mapping[str, Any]) -> str:
 
 
 def new_task_id(name: str) -> str:
-    """Return an id for a call of a function that gives none."""
+    """Return a random task id for a failed call of a function without a key."""
     return f"{name[:80]}-{_random.getrandbits(128):032x}"
 
 
@@ -193,7 +193,7 @@ def check_priority(priority: str | int | None) -> int:
 
 
 def find_item(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
-    """Return the item of a task: the one that holds its id, or else the newest one that completed, or was cleared."""
+    """Return the item of a task: the one that holds its id, else the newest one that completed or was cleared."""
     task_id = check_label("task_id", task_id)
     found: Item | None = yield from _owner(core, queue, task_id)
     for status in (Status.COMPLETED, Status.ARCHIVED):
@@ -218,13 +218,13 @@ def _owner(core: Core, queue: str, task_id: str) -> Flow[Item | None]:
 
 
 def get_task(core: Core, queue: str, task_id: str) -> Flow[FailedTask | None]:
-    """Return a task, or None."""
+    """Return a task, or None if it does not exist."""
     item = yield from find_item(core, queue, task_id)
     return None if item is None else task_of_item(item)
 
 
 def task_by_item(id: ItemId) -> Flow[FailedTask | None]:
-    """Return the task of an item, or None if it is gone."""
+    """Return the task of an item, or None if the item does not exist any more."""
     try:
         item: Item = yield from run_query(GetItem(id))
     except ItemNotFound:
@@ -233,13 +233,13 @@ def task_by_item(id: ItemId) -> Flow[FailedTask | None]:
 
 
 class TaskPage(list[FailedTask]):
-    """Tasks, and where to go on; `cursor` is None after the last ones."""
+    """A page of tasks, and the `cursor` that continues after them; None on the last page."""
 
     cursor: str | None = None
 
 
 class TaskFilter(NamedTuple):
-    """Which tasks are listed."""
+    """The conditions of a list of tasks."""
 
     status: DeadLetterStatus | None = None
     category: ErrorCategory | None = None
@@ -258,7 +258,7 @@ class TaskFilter(NamedTuple):
         before: datetime | None,
         due_before: datetime | None,
     ) -> TaskFilter:
-        """Return the filter of what a caller gave. Raises InvalidInput for a status or category that there is not."""
+        """Return the filter for the arguments of a caller. Raises InvalidInput for an unknown status or category."""
         return cls(
             None if status is None else parse_choice("status", DeadLetterStatus, status),
             None if category is None else parse_choice("category", ErrorCategory, category),
@@ -269,7 +269,7 @@ class TaskFilter(NamedTuple):
         )
 
     def filters(self, queue: str) -> list[Filter]:
-        """Return the filters of items whose union this is, in order."""
+        """Return the filters of items, in order, whose results together contain these tasks."""
         headers = {CATEGORY_HEADER: self.category, POLICY_HEADER: self.policy}
         wanted = {name: str(value) for name, value in headers.items() if value is not None}
         statuses: tuple[Status | None, ...] = (None,) if self.status is None else _ITEM_STATUSES[self.status]
@@ -285,7 +285,7 @@ class TaskFilter(NamedTuple):
         ]
 
     def matches(self, item: Item) -> bool:
-        """Whether an item that the filters find is asked for. A dead letter in retry is found as a dead one too."""
+        """Return whether an item that the filters find meets all conditions. They also find dead letters in retry."""
         if self.status is not None and STATUS_OF_ITEM[item.status] is not self.status:
             return False
         if self.due_before is None:
@@ -295,7 +295,7 @@ class TaskFilter(NamedTuple):
 
 
 def list_tasks(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[TaskPage]:
-    """Return tasks, newest first, and a cursor if there are more."""
+    """Return a page of up to `limit` tasks, newest first, with a cursor if there are more."""
     items, position = yield from find_items(queue, where, limit, cursor)
     found = TaskPage(map(task_of_item, items))
     found.cursor = position
@@ -303,7 +303,7 @@ def list_tasks(queue: str, where: TaskFilter, limit: int, cursor: str | None) ->
 
 
 def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) -> Flow[tuple[list[Item], str | None]]:
-    """Return the items of tasks, newest first, and a cursor if there are more."""
+    """Return the items of up to `limit` tasks, newest first, and a cursor if there are more."""
     check_integer("limit", limit, 1, MAX_LISTED)
     filters = where.filters(queue)
     at, _, position = (cursor or "0:").partition(":")
@@ -324,7 +324,7 @@ def find_items(queue: str, where: TaskFilter, limit: int, cursor: str | None) ->
 
 
 def count_manual_retry(queue: str) -> Flow[None]:
-    """Add one to the manual retries of a queue. If that fails, the retry is made nevertheless."""
+    """Add one to the manual retries of a queue. An error of the broker is logged only, so that the retry continues."""
     written: Registration | VersionConflict | None = None
     try:
         while written is None or isinstance(written, VersionConflict):  # another process was faster
@@ -336,13 +336,13 @@ def count_manual_retry(queue: str) -> Flow[None]:
 
 
 def _manual_retries(queue: str) -> Flow[tuple[int, int]]:
-    """Return how often `retry_task` has run a task of a queue, and the version of that count."""
+    """Return the number of runs by `retry_task` in a queue, and the version of that count."""
     found = yield from registrations.list_registrations(registrations.MANUAL_RETRIES, queue)
     return (int(found[0].value), found[0].version) if found else (0, 0)
 
 
 def has_processor(queue: str) -> Flow[bool]:
-    """Whether any process runs a retry processor of the queue."""
+    """Return whether any process runs a retry processor of the queue."""
     return any(queue in worker.queues for worker in (yield from registrations.workers()))
 
 

@@ -1,8 +1,8 @@
 """Guards: functions whose failures are captured, and retried by calling the same function again.
 
-A guard costs a call that succeeds nothing but a `try`. What it captures are the arguments at the time when the call
-fails, written as JSON and checked by the types of the function. The error of the call is raised unchanged, with a note
-that says where the task is; if it could not be captured, the note says why.
+For a call that succeeds, a guard costs only a `try`. It captures the arguments at the time when the call fails, encoded
+as JSON and checked by the types of the function. The error of the call is raised unchanged, with a note that names the
+captured task; if it could not be captured, the note says why.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _MARK = "__redrive_task_id__"
-"""The attribute of an exception that was captured: its task id, and the call that captured it."""
+"""The attribute of a captured exception that holds its task id, and the call that captured it."""
 _call: ContextVar[_Call | None] = ContextVar("redrive_guarded_call", default=None)
-"""The guarded call that runs here. One exception object can end several calls, which are captured each."""
+"""The guarded call that runs in this context. One exception object can end several calls; each is captured."""
 _GUARD = "__redrive_guard__"
-"""The attribute of a guarded function: its guard."""
+"""The attribute of a guarded function that holds its guard."""
 _log = events.logger("redrive.capture")
 
 
 class _Call:
-    """A call of a guarded function, and the one that it was made in."""
+    """A call of a guarded function, and the guarded call around it."""
 
     __slots__ = ("outer",)
 
@@ -60,7 +60,7 @@ class _Call:
 
 
 class Captured(NamedTuple):
-    """What a guarded call returns with `on_failure="handle"`, if it failed and was captured."""
+    """The return value of a guarded call with `on_failure="handle"` that failed and was captured."""
 
     task_id: str
 
@@ -77,7 +77,7 @@ class HandledGuard(Protocol):
 
 
 class GuardOptions(NamedTuple):
-    """How the failures of one function are captured."""
+    """The options of a guard; see `guard`."""
 
     policy: str | None = None
     max_retries: int | None = None
@@ -91,7 +91,7 @@ class GuardOptions(NamedTuple):
 
 
 class Guard:
-    """Captures the failures of one function."""
+    """A guard that captures the failures of one function."""
 
     def __init__(self, queue: CaptureQueue, function: Callable[..., Any], options: GuardOptions) -> None:
         _check(function, options)
@@ -102,7 +102,7 @@ class Guard:
         self.name = check_name("name", options.name or _default_name(function))
         self._needs_object = _needs_object(function)
         self._bound_to: object = None
-        if self._needs_object:  # the object is not captured: arguments are those after it
+        if self._needs_object:  # the object is not captured, only the arguments after it
             self._arguments = Arguments(self.name, MethodType(function, object()))
         else:
             self._arguments = Arguments(self.name, function)
@@ -115,7 +115,7 @@ class Guard:
             self._queue.app.register(self.name, awaiting(function))
 
     def wrap(self) -> Callable[..., Any]:
-        """Return the function that is called instead."""
+        """Return the guarded function, to be called instead of the original."""
         wrapper = self._async_wrapper(self._function) if _is_async(self._function) else self._wrapper()
         setattr(wrapper, _GUARD, self)
         return wrapper
@@ -152,7 +152,7 @@ class Guard:
                 return Captured(task_id)
             finally:
                 _call.set(call.outer)
-            # The call has only started: it fails, if at all, when this is awaited.
+            # The function returned a coroutine: the call can only fail when that is awaited.
             return self._async_wrapper(lambda *_, **__: value)(*args, **kwargs)
 
         return guarded
@@ -191,7 +191,7 @@ class Guard:
     def _capture(
         self, call: _Call, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Flow[str | None]:
-        """Capture a failed call, and return its task id. None: the strategy does not capture it."""
+        """Capture a failed call, and return its task id; None if the strategy does not capture it."""
         queue, options = self._queue, self._options
         if not queue.is_open:
             yield from queue.open()
@@ -220,24 +220,24 @@ class Guard:
         return given.task_id
 
     def _report_problem(self, error: BaseException, problem: Exception) -> None:
-        """Say in a note of the error why it could not be captured, and in the log."""
+        """Add a note to the error that says why it could not be captured, and log it."""
         said = safe_str(problem)
         add_note(error, f"it could not be captured in '{self._queue.name}': {said}")
         _log.error("capture_failed", queue=self._queue.name, task=self.name, error=said)
 
     def _is_handled(self, task_id: str | None, error: BaseException) -> TypeGuard[str]:
-        """Whether the caller gets the task instead of the error, which was captured then."""
+        """Return whether the caller gets `Captured` instead of the error, which has been captured then."""
         return self._options.on_failure == "handle" and task_id is not None and isinstance(error, Exception)
 
 
 def _captured_within(call: _Call, error: BaseException) -> str | None:
     """Return the task id of an error that a guard within this call has captured."""
-    task_id, captured_in = own_attributes(error).get(_MARK, (None, None))  # whatever `__getattr__` of its class says
+    task_id, captured_in = own_attributes(error).get(_MARK, (None, None))  # `__getattr__` of its class is not called
     return task_id if captured_in is not None and captured_in.is_within(call) else None
 
 
 def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:
-    """Return what is called instead of a function. A static or class method stays one."""
+    """Return the guarded form of a function. A static or class method stays one."""
     if isinstance(function, staticmethod | classmethod):
         return type(function)(Guard(queue, function.__func__, options).wrap())
     return Guard(queue, function, options).wrap()
@@ -271,7 +271,7 @@ def _check(function: Callable[..., Any], options: GuardOptions) -> None:
 
 
 def _check_kind(function: Callable[..., Any]) -> None:
-    """Raise for what cannot be called in a retry as it is called here."""
+    """Raise InvalidInput for a function that a retry cannot call in the same way."""
     called = (
         function if inspect.isroutine(function) or isinstance(function, functools.partial) else type(function).__call__
     )
@@ -289,7 +289,7 @@ def _check_kind(function: Callable[..., Any]) -> None:
 
 
 def _needs_object(function: Callable[..., Any]) -> bool:
-    """Whether it is a method in its class, or a class method: one that a retry cannot call without an object."""
+    """Return whether a retry needs an object for the call: for a method in its class, or a class method."""
     return not inspect.ismethod(function) and next(iter(inspect.signature(function).parameters), "") in ("self", "cls")
 
 
@@ -305,7 +305,7 @@ def _default_name(function: Callable[..., Any]) -> str:
 
 
 def _importable(module: str) -> str:
-    """Return the name by which `redrive work` imports a module. It is empty in a shell."""
+    """Return the name by which `redrive work` imports a module; empty in an interactive shell."""
     if module != "__main__":
         return module
     main = sys.modules[module]

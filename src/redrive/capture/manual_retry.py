@@ -1,4 +1,4 @@
-"""One run of a captured task, here and now, that an operator asks for."""
+"""A manual retry: one run of a captured task, in this process, on request of an operator."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from redrive.capture.capture_queue import CaptureQueue
 
 Answer = dict[str, Any]
-"""What `retry_task` returns."""
+"""The return value of `retry_task`."""
 LEASE = MINUTE
 _EXTENSIONS = 3
-"""How often a lease is extended within its time."""
+"""The number of extensions of a lease within its duration."""
 _log = events.logger("redrive.capture")
 
 
 def start_retry(queue: CaptureQueue, task_id: str) -> Flow[ManualRetry | Answer]:
-    """Lease a task if this process can run it; otherwise make it due, and return the answer that says so."""
+    """Lease a task if this process can run it; otherwise make it due, and return an answer that says so."""
     item = yield from flows.find_item(queue.core, queue.name, task_id)
     if item is None:
         return _refusal(task_id, f"there is no task '{task_id}' in '{queue.name}'")
@@ -84,7 +84,7 @@ class ManualRetry:
         return flows.count_manual_retry(self._queue.name)
 
     def prepare(self) -> Callable[[], Any]:
-        """Return the call that is the run. Raises if the function does not take what was captured."""
+        """Return the call to run. Raises if the function does not accept the captured arguments."""
         app = self._queue.app
         task = app.tasks[self._name]
         args, kwargs = task.arguments.bind(self._lease.payload, self._lease.content_type, Context(self._lease, task))
@@ -94,7 +94,7 @@ class ManualRetry:
 
     @contextmanager
     def keep_lease(self, broker: Broker) -> Iterator[None]:
-        """Extend the lease from a thread, while the task runs."""
+        """Extend the lease in a thread while the task runs."""
         end = threading.Event()
         thread = threading.Thread(target=self._extend, args=(broker, end), name="redrive-capture-lease", daemon=True)
         thread.start()
@@ -112,7 +112,7 @@ class ManualRetry:
                 _log.warning("lease_not_extended", task_id=self._task_id, error=str(error))
 
     def complete(self, value: Any) -> Flow[Answer]:
-        """The run returned this: the task is completed, unless that is a failed result."""
+        """Complete the task with the return value of the run, or fail it if that is a failed result."""
         if self._name == CALLBACK:
             try:
                 checked_result(value, self._queue.app.is_failure)
@@ -125,7 +125,7 @@ class ManualRetry:
         return {"success": True, "task_id": self._task_id, "result": value, "message": "the task succeeded"}
 
     def give_back(self) -> Flow[None]:
-        """The run was interrupted: the task is as before, and not in retry until its lease ends."""
+        """Release the lease of an interrupted run immediately, so that the task has its previous status and delay."""
         lease, item = self._lease, self._item
         try:
             yield from settle.release(self._queue.core, lease, self._delay_left(item) / SECOND, True, "interrupted")
@@ -136,7 +136,7 @@ class ManualRetry:
         return max(0, (item.ready_at or 0) - self._queue.core.clock.now())
 
     def fail(self, error: Exception) -> Flow[Answer]:
-        """The run failed: that is recorded, and the task is as before. The run uses up no retry."""
+        """Record the failure of the run; the task keeps its status and delay, and the run does not count as a retry."""
         lease, item = self._lease, self._item
         verdict = None if item.status is Status.DEAD else RetryVerdict(self._delay_left(item), Status.FAILED)
         kind = OutcomeKind.EXTRA_FAILED
@@ -158,7 +158,7 @@ class ManualRetry:
 
 
 def _result_of(value: Any) -> Result | None:
-    """Return what is kept of a result; None if JSON cannot hold it."""
+    """Return the result to store; None if it cannot be encoded as JSON."""
     try:
         return Result(*encode_payload(msgspec.to_builtins(value, str_keys=True), None, MAX_STORABLE_BYTES))
     except (InvalidInput, TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Retry policies of captured tasks by name, and which one an error gets."""
+"""Retry policies of captured tasks by name, and the policy for each category of error."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MAX_RETRIES = 1000
 
 
 class CapturePolicy(StrEnum):
-    """When a captured task is retried. n is the number of retries so far."""
+    """The built-in retry policies of captured tasks. n is the number of retries so far."""
 
     NEVER = "never"
-    """It is kept for an operator."""
+    """No automatic retry: the task is a dead letter for an operator."""
     LINEAR = "linear"
-    """After 5 × (n + 1) minutes."""
+    """Retry after 5 × (n + 1) minutes."""
     EXPONENTIAL = "exponential"
-    """After min(2^n, 60) minutes."""
+    """Retry after min(2^n, 60) minutes."""
     IMMEDIATE = "immediate"
-    """In the next cycle of the processor."""
+    """Retry without a delay."""
 
 
 BACKOFFS: Mapping[str, Backoff] = {
@@ -41,7 +41,7 @@ BACKOFFS: Mapping[str, Backoff] = {
 
 
 class Treatment(NamedTuple):
-    """The policy for an error."""
+    """A retry policy, by its name, and the highest number of retries."""
 
     policy: str
     max_retries: int
@@ -55,11 +55,11 @@ BY_CATEGORY: Mapping[ErrorCategory, Treatment] = {
     ErrorCategory.VALIDATION: Treatment(CapturePolicy.NEVER, 0),
     ErrorCategory.PERMANENT: Treatment(CapturePolicy.NEVER, 0),
 }
-"""What guarded calls get by the category of their error."""
+"""The treatment of a failed guarded call by the category of its error, if no template fits."""
 
 
 def policy_of_item(item: Item) -> str | None:
-    """Return the policy of a task. If its headers are hidden from the caller, by the delays of its item."""
+    """Return the policy of a task. If its headers are hidden from the caller, find it by the delays of its item."""
     if item.headers or item.overrides.retry is None:
         return item.headers.get(POLICY_HEADER)
     delay = msgspec.structs.replace(item.overrides.retry.delay, jitter=False)
@@ -69,7 +69,7 @@ def policy_of_item(item: Item) -> str | None:
 def item_retry(treatment: Treatment, functions: Mapping[str, object], *, jitter: bool) -> ItemRetry:
     """Return the retry policy of an item: the run that was captured is its first attempt.
 
-    Raises UnknownPolicyError, and InvalidInput for a number of retries that is none.
+    Raises UnknownPolicyError, and InvalidInput for a number of retries that is not in 0…1,000.
     """
     policy, retries = str(treatment.policy), treatment.max_retries
     check_integer("max_retries", retries, 0, MAX_RETRIES)

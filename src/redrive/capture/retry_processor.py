@@ -1,7 +1,7 @@
 """The retry processor: a worker that runs captured tasks when they are due, with the functions that this process knows.
 
 Tasks that name a function are run by it; all others by the callback. A task for a function that this process does not
-know goes back to the queue for a while: another process may know it.
+know is released to the queue with a delay: another process may know the function.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from redrive.task.task import Task
 from redrive.worker.worker import Worker
 
 UNKNOWN_SECONDS = 60
-"""When a task is leased again that no function of this process can run."""
+"""Seconds until a task that no function of this process can run is leased again."""
 RETURN_SECONDS = 10.0
-"""How long a worker that does not wait any more may take to return what it runs. It notices within a second."""
+"""Seconds that a worker may take to return its leases after the shutdown timeout. It notices the stop within 1 s."""
 
 
 class KnownTasks(Mapping[str, Task[..., Any]]):
-    """Functions by name. For a name that is not known, `get` gives one that leaves the task to other processes."""
+    """Functions by name. For an unknown name, `get` returns a function that releases the task for other processes."""
 
     def __init__(self, tasks: Mapping[str, Task[..., Any]], unknown: Task[..., Any]) -> None:
         self._tasks = tasks
@@ -47,7 +47,7 @@ class KnownTasks(Mapping[str, Task[..., Any]]):
         return len(self._tasks)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the function of this name, or the one for names that are not known."""
+        """Return the function of this name, or the one for unknown names."""
         return self._tasks.get(name, self._unknown)
 
 
@@ -61,18 +61,18 @@ class CallbackApp(App):
         unknown.arguments = _AnyArguments("unknown", _leave_to_others)
         self.tasks = KnownTasks(self._tasks, unknown)
         self.callback: Callable[..., Any]
-        """What runs tasks that name no function, once it is set."""
+        """The function that runs tasks which name no function; unset until `set_callback`."""
         self.is_failure: Callable[[Any], bool] = is_failed_result
         self.time_limit: DurationInput | None = None
-        """How long one retry may take, unless the function has a limit."""
+        """The time limit of one retry, unless the function has a limit."""
 
     def on_retried(self, hook: Callable[[Context, Failure | None, Settled], None]) -> None:
-        """Call this after each retry of this process that completed or failed."""
+        """Call this hook after each retry of this process that completed or failed."""
         self._declared_queue.hooks.on_failure(hook)
         self._declared_queue.hooks.on_completed(hook)
 
     def knows(self, name: str) -> bool:
-        """Whether a function has this name."""
+        """Return whether a function has this name."""
         return name in self._tasks
 
     def register(self, name: str, function: Callable[..., Any], time_limit: DurationInput | None = None) -> None:
@@ -91,7 +91,7 @@ class CallbackApp(App):
     ) -> None:
         """Run tasks that name no function by this callback: callback(task, **extra).
 
-        With `loop`, a coroutine function runs on that event loop, where what it uses belongs.
+        With `loop`, a coroutine function runs on that event loop, to which the objects that it uses are bound.
         """
         if not callable(callback):
             raise InvalidInput(f"a callback is a function of the task, not {callback!r:.60}")
@@ -113,7 +113,7 @@ class CallbackApp(App):
 
 
 class _AnyArguments(Arguments):
-    """Takes no argument from any payload."""
+    """The arguments of a function without parameters, for any payload."""
 
     def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
         return (), {}
@@ -124,7 +124,7 @@ def _leave_to_others() -> Release:
 
 
 def _on_loop(callback: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
-    """Return a function for another thread that runs a callback on an event loop, and waits for it."""
+    """Return a function that runs a callback on an event loop and waits for it, for calls from other threads."""
 
     def run(task: Any, **extra: Any) -> Any:
         future = asyncio.run_coroutine_threadsafe(invoke_async(callback, task, **extra), loop)
@@ -138,7 +138,7 @@ def _on_loop(callback: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
 
 
 def run_due_tasks(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
-    """Run tasks that are due, until there are none, in this thread."""
+    """Run the tasks that are due in this thread, until none is left."""
     _worker(app, broker, queue, concurrency).run(until_idle=True)
 
 
@@ -148,7 +148,7 @@ def _worker(app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> W
 
 
 class RetryProcessor:
-    """Runs the worker in a thread, from `start` to `stop`."""
+    """A worker in a thread, from `start` to `stop`."""
 
     def __init__(self, app: CallbackApp, broker: Broker, queue: str, concurrency: int) -> None:
         self._worker = _worker(app, broker, queue, concurrency)
@@ -160,11 +160,11 @@ class RetryProcessor:
 
     @property
     def is_running(self) -> bool:
-        """Whether the worker has not ended."""
+        """True while the thread of the worker runs."""
         return self._thread.is_alive()
 
     def stop(self, timeout: float) -> bool:
-        """Let what runs finish, up to `timeout` seconds. Returns whether the worker has ended."""
+        """Stop the worker; retries that run may finish within `timeout` seconds. Returns whether it has ended."""
         self._worker.stop()
         self._thread.join(timeout)
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""What `enqueue` returns: a new task as it was stored; a known one as the store has it, if the caller may read it."""
+"""The return value of `enqueue`: a new task as captured; a known one as stored, if the caller may read it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def task_of_receipt(core: Core, queue: str, given: Capture, receipt: CaptureReceipt) -> Flow[FailedTask]:
-    """Return a task that was captured."""
+    """Return the captured task: read from the store unless it is new, or as submitted if the caller may not read."""
     if not receipt.is_stored_as_given:
         try:
             found: FailedTask | None = yield from flows.get_task(core, queue, given.task_id)
@@ -31,7 +31,7 @@ def task_of_receipt(core: Core, queue: str, given: Capture, receipt: CaptureRece
 
 
 def _as_given(given: Capture, receipt: CaptureReceipt) -> FailedTask:
-    """Return a new task. Of one that is known, this does not have what only the store knows: earlier failures."""
+    """Return the task as submitted, without the earlier failures that the store may have of it."""
     values = msgspec.json.decode(given.payload)
     failure, category, template = given.diagnosis.failure, given.diagnosis.category, given.diagnosis.template
     at, verdict, retry = receipt.at, receipt.verdict, given.overrides.retry

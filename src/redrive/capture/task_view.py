@@ -68,7 +68,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def task_view(item: Item) -> TaskView:
-    """Return the view of a task's item; without id, task, metadata and result if it is masked."""
+    """Return the view of the item of a task; without task id, task, metadata and result if the item is masked."""
     hidden = is_masked(item)
     item = mask_item(item) if hidden else item
     task, due = task_of_item(item), next_retry_at(item)

@@ -1,4 +1,4 @@
-"""The store that is a server: `connect("http://…")`."""
+"""The store behind a server: `connect("http://…")`."""
 
 from redrive.client.remote_store import RemoteStore
 

@@ -1,4 +1,4 @@
-"""Hearing from the server where something arrived: a thread with a connection of its own, on which it waits."""
+"""Notifications of arrivals from the server: a thread that long-polls on a separate connection."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from redrive.wire.messages import WatchAnswer, WatchRequest, decode_watch_answer
 from redrive.wire.result_codec import encode
 
 POLL_SECONDS = 25.0
-"""How long one request waits at the server: networks forget connections on which nothing happens."""
+"""Seconds that one request waits at the server: networks drop connections without traffic."""
 SLACK_SECONDS = 10.0
-"""How much later than that an answer may come."""
+"""Seconds that a response may be late."""
 PAUSE_SECONDS = 0.01
-"""How far apart two requests are at least."""
+"""Minimum seconds between two requests."""
 RETRY_SECONDS = 0.25
 LONGEST_AGAIN_SECONDS = 2.0
-"""How long to wait before the next try, where the server cannot be asked, or is another one than before. Then whoever
-waits looks by himself."""
+"""Maximum seconds before the next attempt if the server is unreachable or has restarted. Until then callers poll
+the store themselves."""
 MAX_WANTED = 1000
-"""Queues that are watched by name; beyond, all are."""
+"""Queues that are watched by name; with more, all are watched."""
 AWAITED_SECONDS = 3.0
-"""How long after the last read of a result topics are watched. Callers that await a result poll every second."""
+"""Seconds after the last read of a result in which topics are watched. Callers that await one poll every second."""
 _ANYTHING = ""
-"""Stands for whatever happens, as no queue has this name."""
+"""Represents any commit; no queue can have this name."""
 
 
 class ChangeWatcher:
-    """Where something arrived since somebody last asked. Begins with the first `heard`."""
+    """The queues with arrivals since the last call of `received`, whose first call starts the thread."""
 
     def __init__(self, endpoint: Endpoint, wake: Callable[[], None] | None = None) -> None:
         self._line = HttpTransport(endpoint, most=1, is_unwanted=lambda: self._again or self._closed)
@@ -43,7 +43,7 @@ class ChangeWatcher:
         self._heard: set[str] = set()
         self._anywhere = False
         self._asked = threading.Event()
-        """Set while everything that was heard has been asked for."""
+        """Set while `received` has returned all notifications."""
         self._again = False
         self._closed = False
         self._end = threading.Event()
@@ -52,15 +52,15 @@ class ChangeWatcher:
 
     @property
     def wake(self) -> Callable[[], None] | None:
-        """Whom to ring."""
+        """The callback for notifications."""
         return self._wake
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """Ring as soon as there may be something to hear, from the next `heard` on."""
+        """Set the callback for notifications; it is called from the first `received` on."""
         self._wake = wake
 
     def watch_queues(self, queues: Iterable[str]) -> None:
-        """Somebody waits, or may soon wait, for these queues."""
+        """Watch these queues too: callers wait for them, or may soon."""
         if self._wanted.issuperset(queues):
             return
         with self._lock:
@@ -68,12 +68,12 @@ class ChangeWatcher:
             waits = self._thread is not None
             self._again = waits
         if waits:
-            self._line.abort_requests()  # it waits for fewer than these
+            self._line.abort_requests()  # the current request waits for fewer queues
 
     def watch_results(self) -> None:
-        """Watch result topics too, for as long as a caller that awaits a result polls for it."""
+        """Watch result topics too, as long as a caller that awaits a result polls for it."""
         is_watched = self._awaits_results
-        self._awaited_at = time.monotonic()  # before they are watched, or the next request would leave them out again
+        self._awaited_at = time.monotonic()  # set first, otherwise the next request would omit them again
         if not is_watched:
             self.watch_queues((RESULTS,))
 
@@ -82,7 +82,7 @@ class ChangeWatcher:
         return RESULTS in self._wanted and time.monotonic() - self._awaited_at < AWAITED_SECONDS
 
     def received(self) -> Collection[str] | None:
-        """Queues in which something arrived since the last call; None: anywhere."""
+        """Return the queues with arrivals since the last call; None: any queue."""
         with self._lock:
             if self._closed:
                 raise Closed
@@ -96,7 +96,7 @@ class ChangeWatcher:
         return None if anywhere else found
 
     def close(self) -> None:
-        """Hear no more. What waits at the server is broken off."""
+        """Stop the thread and abort its request."""
         with self._lock:
             self._closed = True
             self._asked.set()
@@ -105,7 +105,7 @@ class ChangeWatcher:
         if thread is None or self._pid != os.getpid():
             return
         self._line.abort_requests()
-        # One that Ctrl-C kept from starting cannot be waited for.
+        # A thread that Ctrl-C kept from starting cannot be joined.
         if thread.is_alive() and thread is not threading.current_thread():
             thread.join()
         self._line.close()
@@ -120,7 +120,7 @@ class ChangeWatcher:
                 self._tell(answer.queues, answer.anything)
                 self._end.wait(PAUSE_SECONDS)
             elif not self._again and not self._closed:
-                known = answer or known  # another server: it was started anew, or several take turns
+                known = answer or known  # another epoch: the server has restarted, or several servers share the address
                 self._tell(None, True)
                 self._end.wait(pause)
                 pause = min(2 * pause, LONGEST_AGAIN_SECONDS)
@@ -136,7 +136,7 @@ class ChangeWatcher:
         try:
             answer = self._line.post("store.watch", encode(request), POLL_SECONDS + SLACK_SECONDS)
             return decode_watch_answer(answer.body) if answer.status == 200 else None
-        except (RequestNotSent, ResponseLost, ValueError):  # the last where it is no answer
+        except (RequestNotSent, ResponseLost, ValueError):  # ValueError: not a valid response
             return None
 
     def _tell(self, queues: Collection[str] | None, anything: bool) -> None:

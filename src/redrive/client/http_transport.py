@@ -1,6 +1,6 @@
-"""Requests to one server over HTTP, of each of which is known whether it left and whether it was answered.
+"""HTTP requests to one server, with certainty about each: whether it was sent, and whether it was answered.
 
-The only module that imports urllib3. It keeps connections open and uses them again, for any thread.
+The only module that imports urllib3. It keeps connections open and reuses them, for any thread.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from redrive.wire.messages import CONTENT_TYPE
 
 CONNECT_SECONDS = 5.0
 MAX_CONNECTIONS = 32
-"""That are kept open for those who ask at once; more are closed after use."""
+"""Connections that are kept open for concurrent requests; further ones are closed after use."""
 MAX_PACKET_BYTES = 64 * 1024
-"""What is larger is not copied to be sent at once."""
+"""Bytes up to which head and body are copied into one packet."""
 
 
 class RequestNotSent(Exception):
-    """The server cannot have got it: there is no connection."""
+    """The server cannot have received the request: there was no connection."""
 
 
 class ResponseLost(Exception):
-    """It left, or a part of it, and no answer came: the server may have carried it out."""
+    """The request was sent, at least in part, and no response came: the server may have executed it."""
 
 
 class HttpResponse(msgspec.Struct, frozen=True, gc=False):
-    """What a server answered."""
+    """The response of a server."""
 
     status: int
     body: bytes
@@ -50,10 +50,10 @@ class HttpResponse(msgspec.Struct, frozen=True, gc=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Which server, and who asks."""
+    """The server, and the namespace and token of the client."""
 
     url: str
-    """Without a slash at the end. The name of the server in errors."""
+    """Without a trailing slash. Errors name the server by it."""
     namespace: str
     token: str | None = None
 
@@ -62,11 +62,11 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def endpoint_of(url: str, namespace: str, token: str | None) -> Endpoint:
-    """What a URL says. Raises `InvalidInput` where it is none of a server."""
+    """Return the endpoint of a URL. Raises `InvalidInput` if it is not the URL of a server."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError:  # whose text quotes it
+    except ValueError:  # whose text would quote the URL
         raise InvalidInput(f"{redact_url(url)!r} is not a URL of a server; write http://host:7272") from None
     if "@" in url:
         raise InvalidInput("a server takes no user and password in its URL; give the token: connect(…, token='…')")
@@ -80,7 +80,7 @@ def endpoint_of(url: str, namespace: str, token: str | None) -> Endpoint:
 
 
 class HttpTransport:
-    """Connections to one server. Opens nothing until it is needed."""
+    """The connections to one server. Each opens when it is first needed."""
 
     def __init__(
         self, endpoint: Endpoint, *, most: int = MAX_CONNECTIONS, is_unwanted: Callable[[], bool] | None = None
@@ -109,7 +109,7 @@ class HttpTransport:
         proxy = _proxy_for(url)
         manager = urllib3.PoolManager(**options) if proxy is None else urllib3.ProxyManager(proxy, **options)
         if proxy is not None and url.startswith("http:"):
-            self._root = url + "/v1/"  # a proxy for plain HTTP is told the whole address
+            self._root = url + "/v1/"  # a proxy for plain HTTP needs the full URL
         pool = manager.connection_from_url(url)
         make: Any = pool.ConnectionCls
 
@@ -126,22 +126,22 @@ class HttpTransport:
         return pool
 
     def _connect(self, connect: Callable[[], None]) -> None:
-        """Connect, through a proxy and with TLS where these are. Until that is done nothing of a request has left.
+        """Connect, through a proxy and with TLS if configured. No part of a request is sent before that succeeds.
 
-        Break off at once where somebody hung up meanwhile.
+        Abort immediately if the request has become unwanted in the meantime.
         """
         try:
             connect()
-        except Exception as problem:  # of urllib3's own errors some that come later say the same of a proxy
+        except Exception as problem:  # urllib3 raises some of the same errors for a proxy after sending
             raise RequestNotSent(_in_words(problem)) from problem
         if self._is_unwanted is not None and self._is_unwanted():
             self.abort_requests()
 
     def post(self, route: str, body: bytes, seconds: float) -> HttpResponse:
-        """Send a request and wait for its answer, so many seconds. Raises `RequestNotSent` or `ResponseLost`. Nothing
-        is sent twice.
+        """Send a request and wait up to `seconds` for its response. Raises `RequestNotSent` or `ResponseLost`. It sends
+        nothing twice.
 
-        The body is not empty.
+        The body must not be empty.
         """
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds)
         try:
@@ -152,15 +152,15 @@ class HttpTransport:
                 self._headers,
                 retries=False,
                 redirect=False,
-                assert_same_host=False,  # a proxy is another one than the server
+                assert_same_host=False,  # the host of a proxy differs from the server's
                 timeout=timeout,
             )
-        except (HTTPError, OSError, ValueError, AttributeError) as problem:  # the last two where it was hung up on
+        except (HTTPError, OSError, ValueError, AttributeError) as problem:  # the last two after an abort
             raise ResponseLost(_in_words(problem)) from problem
         return HttpResponse(response.status, response.data, _content_type(response.headers))
 
     def abort_requests(self) -> None:
-        """Break off whatever waits for an answer now."""
+        """Abort all requests that wait for a response."""
         with self._lock:
             connections = tuple(self._connections)
         for connection in connections:
@@ -170,19 +170,19 @@ class HttpTransport:
                     line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close what is not in use; what is in use is closed after it."""
+        """Close idle connections; those in use are closed after use."""
         self._pool.close()
 
 
 class _Whole:
-    """Sends the head of a request together with its body: one packet, which the server reads at once."""
+    """A sender that joins the head of a request and its body into one packet, which the server reads with one call."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._head: bytes | None = None
 
     def send(self, data: bytes) -> None:
-        """Called with the head first, and then with the body."""
+        """Keep the head, which comes first, and send it together with the body."""
         if self._head is None:
             self._head = data
             return
@@ -203,7 +203,7 @@ def _release() -> str:
 
 
 def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment names, but not for this machine itself."""
+    """Return the proxy that the environment names; None for a loopback address."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host == "localhost" or _is_loopback(host) or proxy_bypass(host):
@@ -223,8 +223,8 @@ def _content_type(headers: Mapping[str, str]) -> str:
 
 
 def _in_words(problem: BaseException) -> str:
-    """The innermost cause, which is what a person wants to read."""
-    if isinstance(problem, ProxyError):  # it says that of any connection through one
+    """Return the text of the innermost cause, which is the one useful to people."""
+    if isinstance(problem, ProxyError):  # raised for any failed connection through a proxy
         problem = problem.original_error
     cause = problem.__cause__ or problem.__context__
     if isinstance(problem, NewConnectionError) and cause is not None:

@@ -1,8 +1,8 @@
-"""`RemoteStore`: the contract of `redrive.store`, spoken to a server.
+"""`RemoteStore`: the contract of `redrive.store`, executed by a server.
 
-Nothing is done twice. Each commit has an id, and is for one server: where its connection breaks, it is sent again under
-the same id, and that server, which remembers what it answered, runs it only if it had not. A server that was started
-anew does not remember; then calls that may be repeated are, and of others the outcome is unknown.
+Nothing runs twice. Each commit has an id and is for one server process: if its connection breaks, the client repeats
+it with the same id, and that server, which remembers its responses, runs it only if it has not run. A restarted server
+does not remember: the client then repeats idempotent calls; the outcome of others is unknown.
 """
 
 from __future__ import annotations
@@ -60,23 +60,23 @@ from redrive.wire.messages import (
 from redrive.wire.result_codec import decode_answer, encode
 
 ANSWER_SECONDS = 30.0
-"""How long an answer is waited for."""
+"""Seconds to wait for a response."""
 UNSENT_SECONDS = 1.0
-"""How long something is tried again that did not leave."""
+"""Seconds for which a request that could not be sent is retried."""
 LOST_SECONDS = 10.0
-"""How long the server is asked again what became of a request whose connection broke."""
+"""Seconds for which the server is asked for the outcome of a request whose connection broke."""
 PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 MAX_TURNS = 32
-"""How often something is sent at once again because another server got it than the one that it is for."""
+"""Maximum number of immediate repeats if a server other than the intended one receives the request."""
 QUIET_SECONDS = 10.0
-"""Who has heard nothing of the server for so long looks first how far it is: it forgets, if not this fast."""
+"""Seconds without a response after which the client first asks for the server's position. Responses are kept longer."""
 MAX_REQUEST_BYTES = 16 * MIB
-"""A batch that is larger is sent in parts."""
+"""Maximum bytes of a batch; a larger one is sent in parts."""
 
 
 class RemoteStore:
-    """Queues and items of one namespace, kept by a server."""
+    """Queues and items of one namespace, in the store of a server."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class RemoteStore:
             self._line.close()
 
     def _commit(self, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """In one request, or in parts where it is too large."""
+        """Commit in one request, or in parts if it is too large."""
         seen = self._seen
         request = CommitRequest(
             f"{self._id}-{next(self._numbers):x}", seen.server_epoch, list(calls), now, position=seen.sequence
@@ -184,7 +184,7 @@ class RemoteStore:
         return self._commit_in_parts(calls, now)
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """Two halves, one after the other, in the order of kinds. Where the second breaks off, the first is done."""
+        """Commit two halves in sequence, in the order of kinds. If the second one fails, the first one is committed."""
         places = in_commit_order(calls)
         half = (len(places) + 1) // 2
         first = self._commit([calls[place] for place in places[:half]], now)
@@ -198,7 +198,7 @@ class RemoteStore:
         return Commit(results, Counter(first.arrivals) + Counter(second.arrivals), second.now)
 
     def _send(self, request: CommitRequest, body: bytes) -> Commit:
-        """Until it is known what became of it. Raises `OutcomeUnknown` where nobody knows."""
+        """Send a commit and resolve its outcome. Raises `OutcomeUnknown` if that is impossible."""
         request, answer = self._retry_until_sent(request, body)
         if isinstance(answer, ResponseLost):
             answer = self._resolve_outcome(request, answer)
@@ -207,7 +207,7 @@ class RemoteStore:
         return self._committed(request.calls, answer)
 
     def _may_be_repeated(self, calls: Sequence[Call]) -> bool:
-        """Whether calls are repeatable, and keys of puts are known even if the items were completed since."""
+        """Return whether calls are idempotent, and keys of puts stay known even after the items were completed."""
         if not all(call.is_repeatable for call in calls):
             return False
         names = {call.queue for call in calls if isinstance(call, Put) and call.relies_on_keys}
@@ -220,9 +220,9 @@ class RemoteStore:
     def _retry_until_sent(
         self, request: CommitRequest, body: bytes
     ) -> tuple[CommitRequest, HttpResponse | ResponseLost]:
-        """Send it until the server has it that it is for. Gives it as it left, and the answer, or how that was lost.
+        """Retry until the intended server has received it. Returns the request as sent and the response, or its loss.
 
-        Raises `StoreUnavailable`; then nobody has run it.
+        Raises `StoreUnavailable` if no server has run it.
         """
         tries = _Tries(self._end, UNSENT_SECONDS)
         boots = {request.server_epoch}
@@ -236,7 +236,7 @@ class RemoteStore:
             if answer.status != MISDIRECTED:
                 return request, answer
             seen = position_in(answer)
-            if seen.server_epoch not in boots:  # else they take turns, and the one that it is for will have its turn
+            if seen.server_epoch not in boots:  # otherwise servers share the address: retry for the intended one
                 boots.add(seen.server_epoch)
                 self._see(seen)
                 request = msgspec.structs.replace(request, server_epoch=seen.server_epoch, position=seen.sequence)
@@ -252,10 +252,10 @@ class RemoteStore:
                     raise StoreUnavailable(self._endpoint.url, str(problem)) from problem
 
     def _resolve_outcome(self, request: CommitRequest, lost: ResponseLost) -> HttpResponse:
-        """Ask again, under the same id. The first answer; one that it was run just now, since it had not arrived; or
-        one that says that nobody knows. A refusal says nothing of it: it is of the asking.
+        """Repeat the request with the same id. Returns the first response, the response of running it now if it had not
+        arrived, or the error that the outcome is unknown. Other errors concern only the repeat and are ignored.
 
-        Raises `OutcomeUnknown` where nobody answers.
+        Raises `OutcomeUnknown` if no server answers.
         """
         body = _encoded(msgspec.structs.replace(request, is_retry=True))
         tries = _Tries(self._end, LOST_SECONDS)
@@ -269,7 +269,7 @@ class RemoteStore:
         raise OutcomeUnknown(self._endpoint.url, str(lost)) from lost
 
     def _post_in_turn(self, body: bytes, tries: _Tries) -> HttpResponse:
-        """The answer of the server that it was sent to, where several take turns; of another one if it has no turn."""
+        """Return the response of the intended server, or that of another one after `MAX_TURNS` attempts."""
         for _ in range(MAX_TURNS):
             answer = self._line.post("store.commit", body, tries.left)
             if answer.status != MISDIRECTED:
@@ -277,11 +277,10 @@ class RemoteStore:
         return answer
 
     def _look(self) -> None:
-        """See how far the server is, by a request that is for nobody. Whatever it forgot before is then of no account
-        if the next request is lost. Where nobody answers, that one will find out.
-        """
+        """Read the server's position by a request for no server, so that responses dropped before do not matter if the
+        next request is lost. If there is no response, that request will fail itself."""
         body = _encoded(CommitRequest("", "", []))
-        for _ in range(2):  # of connections that are idle for long, some are broken
+        for _ in range(2):  # an idle connection may be broken
             with contextlib.suppress(RequestNotSent, ResponseLost):
                 answer = self._line.post("store.commit", body, LOST_SECONDS)
                 if answer.status == MISDIRECTED and is_from_server(answer):
@@ -307,7 +306,7 @@ class RemoteStore:
         return commit
 
     def _ask(self, route: str, body: bytes) -> HttpResponse:
-        """Ask what may be asked twice."""
+        """Send an idempotent request. Retry it if it was not sent, and once if its response was lost."""
         tries = _Tries(self._end, UNSENT_SECONDS)
         was_lost = False
         while True:
@@ -347,11 +346,11 @@ class RemoteStore:
 
 
 _kept_for_ever: list[object] = []
-"""Connections of a parent process: the child lets them be."""
+"""Connections of a parent process, which a child must not close."""
 
 
 class _Tries:
-    """Tries again for some time, with pauses that grow."""
+    """Retries for a limited time, with exponential back-off."""
 
     def __init__(self, end: threading.Event, seconds: float) -> None:
         self._end = end
@@ -360,11 +359,11 @@ class _Tries:
 
     @property
     def left(self) -> float:
-        """Seconds until the last try."""
+        """Seconds until the last attempt."""
         return max(self._until - time.monotonic(), PAUSE_SECONDS)
 
     def again(self) -> bool:
-        """Wait, and say whether to try again."""
+        """Wait for the back-off and return whether to retry."""
         if time.monotonic() >= self._until:
             return False
         pause, self._pause = min(self._pause, self.left), min(2 * self._pause, LONGEST_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""What an answer says that carries no results: who gave it, what it refuses, and how far the server is."""
+"""Responses without results: whether a Redrive server sent them, the error in them, and the server's position."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from redrive.wire.error_codec import ErrorBody, error_of_answer, is_redrive_erro
 from redrive.wire.messages import CONTENT_TYPE, MISDIRECTED, CommitPosition
 
 _GATEWAY = frozenset({502, 503, 504})
-"""What something between here and the server answers, when it has not got an answer itself."""
+"""HTTP statuses of an intermediary that has no response of the server."""
 _decode_error = msgspec.json.Decoder(ErrorBody).decode
 
 
 def is_from_server(answer: HttpResponse) -> bool:
-    """Whether it is the word of a server, and not of something between it and here."""
+    """Return whether a Redrive server sent the response, and not an intermediary."""
     if answer.status == 200:
         return answer.content_type == CONTENT_TYPE
     try:
@@ -30,12 +30,12 @@ def not_a_server(url: str, problem: str) -> NotAStore:
 
 
 def position_in(answer: HttpResponse) -> CommitPosition:
-    """How far the server is that something was not for."""
+    """Return the position of the server that refused a misdirected request."""
     return msgspec.convert(_decode_error(answer.body).details, CommitPosition)
 
 
 def refusal_in(answer: HttpResponse, url: str) -> RedriveError:
-    """What an answer other than 200 refuses with. `url` is that of the server, for the text."""
+    """Return the error in a response with a status other than 200. `url` is that of the server, for its text."""
     try:
         body = _decode_error(answer.body)
     except ValueError:

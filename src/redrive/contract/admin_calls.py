@@ -66,10 +66,10 @@ class SetPaused(StoreCall[Queue], frozen=True):
 class SetBreakers(StoreCall[Queue], frozen=True):
     """→ Queue with these breakers, this gate of theirs, and the next version.
 
-    `StaleSettings` unless `version` is the newest and `former_gate` is the gate that is named "breaker" now, with all
-    that was leased under it. So of many processes one makes a change, and a `Settle` that was judged before is judged
-    again, with these breakers in view. Other gates and `paused` do not change. If another gate is given, what can be
-    leased now has arrived; otherwise there is a new time to wait for.
+    `StaleSettings` unless `version` is the newest and `former_gate` is the current gate named "breaker", with all that
+    was leased under it. So of many processes one makes a change, and a `Settle` that was judged before is judged again,
+    by these breakers. Other gates and `paused` do not change. If another gate is given, leasable items count as
+    arrivals; otherwise waiters are woken for a new due time.
     Each breaker that opens or closes by this (`breaker.breaker_changes`) has an entry in the feed and an audit row,
     with the actor and the note.
     """
@@ -118,7 +118,7 @@ class DeleteQueue(StoreCall[int], frozen=True):
 
 
 class AuditNote(TaggedStruct, frozen=True, tag=False):
-    """The audit row of a registration: who did what, and a note."""
+    """The audit row of a registration: its actor, verb and note."""
 
     actor: str
     verb: str
@@ -126,19 +126,19 @@ class AuditNote(TaggedStruct, frozen=True, tag=False):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What is registered under a kind and a name."""
+    """A value that is registered under a kind and a name."""
 
     kind: str
     name: str
     value: bytes
     version: int
     at: Instant
-    """When it was written."""
+    """The instant at which it was written."""
     expires_at: Instant | None = None
-    """When it expires. None: never."""
+    """The instant at which it expires. None: never."""
 
     def is_alive(self, now: Instant) -> bool:
-        """Whether its time is not over."""
+        """Return whether it has not expired."""
         return self.expires_at is None or self.expires_at > now
 
 
@@ -178,7 +178,7 @@ class Register(StoreCall[Registration | VersionConflict], frozen=True):
 
 
 class Unregister(StoreCall[bool], frozen=True):
-    """→ bool, whether there was one. Then what `audit` says is in the audit."""
+    """→ bool, whether it existed. If so, `audit` is written."""
 
     rank = Rank.REGISTRATIONS
     runs_beside_others = True
@@ -195,7 +195,7 @@ class ManualTarget(TaggedStruct, frozen=True, tag=False):
     verdict: Verdict | None = None
     version: int = 0
     failure: Failure | None = None
-    """What FAIL writes down."""
+    """The failure that FAIL records."""
     payload: Result | None = None
     """The payload and content type that REDRIVE sets."""
     headers: Mapping[str, str] | None = None
@@ -203,7 +203,7 @@ class ManualTarget(TaggedStruct, frozen=True, tag=False):
     delay: int = 0
     """From now until it may be leased (RESCHEDULE)."""
     enqueue_at: Instant | None = None
-    """From when it may be leased, instead of a delay. One in the past means now."""
+    """The instant from which it may be leased, instead of a delay. One in the past means now."""
 
 
 class ManualChange(StoreCall[tuple[Settled | StaleSettings | RedriveError, ...]], frozen=True):
@@ -225,11 +225,11 @@ class ManualChange(StoreCall[tuple[Settled | StaleSettings | RedriveError, ...]]
     `redrive.model.manual_change.move_queue`; size and key are checked unless it is dead. Both write a history row.
     ARCHIVE stores the status, and a history row unless it is a dead letter; RESTORE returns to it, with its time and
     hold (`QueueFull` if the queue is full). DROP archives too, with a history row, and frees the idempotency key unless
-    the item is completed; it deletes the item if keep_dropped is 0. UNDO of a drop is RESTORE, and takes the key back:
+    the item is completed; it deletes the item if keep_dropped is 0. UNDO of a drop is RESTORE, and reclaims the key:
     `IdempotencyConflict` if that is known for another item that is not archived. PURGE deletes an archived item.
     RESCHEDULE of a pending or failed item: it may be leased from another instant on, after all others of that instant;
-    now means nothing to one that may be leased already. Counters, holds and the expire deadline stay. If it is now, a
-    failed item is pending, unless it is held. It writes a history row; `InvalidInput` with a delay and an instant.
+    "now" does not move an item that may already be leased. Counters, holds and the expire deadline stay. If it is now,
+    a failed item is pending, unless it is held. It writes a history row; `InvalidInput` with a delay and an instant.
     REDRIVE and MOVE to another store (`to` is `name@store`; or REDRIVE of a dead letter that came from there, which
     goes back): moving, as with Settle; the other queue is not checked. `InvalidInput` with a payload or headers.
     An item that is moving cannot be changed, but DROP with `force` deletes it. UNDO is for redrives within the store.
@@ -251,13 +251,13 @@ class ManualChange(StoreCall[tuple[Settled | StaleSettings | RedriveError, ...]]
 
 
 class Hold(StoreCall[int | StaleSettings], frozen=True):
-    """→ int | StaleSettings. How many were changed: pending and failed items of these ids have one more holder, and are
-    not in the ready index while they have any.
+    """→ int | StaleSettings. The number of changed items: pending and failed items of these ids have one more holder,
+    and are not in the ready index while they have any.
 
-    Passed over are items in other statuses, those that are held by the name already, unless it becomes lasting, and
-    those with MAX_HOLDERS holders. `redrive.model.holder` says what `lasting` means.
+    Skipped are items in other statuses, those that the name already holds, unless it becomes lasting, and those with
+    MAX_HOLDERS holders. `redrive.model.holder` defines `lasting`.
     With `queue_version` nothing is held unless that queue has that version: otherwise StaleSettings, or
-    `QueueNotFound`. So a hold that was decided by the state of a queue never comes after that has changed.
+    `QueueNotFound`. So a hold that was decided by the state of a queue is never applied after a change of that state.
     """
 
     rank = Rank.HELD_ITEMS
@@ -279,8 +279,8 @@ class Hold(StoreCall[int | StaleSettings], frozen=True):
 class Unhold(StoreCall[int], frozen=True):
     """→ int, how many. Items of these ids, or all (at most MAINTENANCE_BATCH), are no longer held by that name.
 
-    They are ready when their last holder is gone, in their old position. Dead and archived items lose it too; those
-    that are moving do not.
+    They are ready without any holder, at their old position. Dead and archived items lose the holder too; those that
+    are moving do not.
     """
 
     rank = Rank.HELD_ITEMS
@@ -319,7 +319,7 @@ class StepOperation(StoreCall[Operation | StaleSettings], frozen=True):
     """→ Operation | StaleSettings. At most `limit` items are changed and at most MAX_EXAMINED examined, oldest first.
 
     Does nothing, and returns the current operation, unless it is running and `steps` is its number of steps: so two
-    processes that drive one operation do each step once. Items, counts and position are one transaction. Each item is
+    processes that run one operation do each step once. Items, counts and position are one transaction. Each item is
     changed as by ManualChange with the operation's actor, note and `to`, without force and without a separate audit
     row; the history and the feed name the operation. An active item is skipped with the code of `ItemActive`. UNDO with
     a filter that names an operation undoes its redrives, and skips items that were redriven again since. BURY takes the

@@ -20,15 +20,15 @@ MAINTENANCE_BATCH = 1000
 SAME_CALL = "(of this call)"
 """Replaces the id of an item that conflicts with another one of the same call: neither was put."""
 ENDED_KEY_RETENTION = DAY
-"""How long at most the key of an ended item takes up space if idempotency_timeout is `item`. A put does not find it."""
+"""Maximum time that the key of an ended item is stored if idempotency_timeout is `item`. A put does not find it."""
 LEDGER_RETENTION = 7 * DAY
-"""How long the source_id of an imported item is known at least; longer for as long as the item is in that queue."""
+"""Minimum time that the source_id of an imported item is known; longer while the item is in that queue."""
 MOVE_BATCH_BYTES = 8 * MIB
 """Maximum size of payloads that are moved to another store together, unless a single one is larger."""
 FEED_RETENTION = 7 * DAY
-"""How long entries of the feed are kept."""
+"""Time that entries of the feed are kept."""
 OPERATION_RETENTION = 30 * DAY
-"""How long an operation can be read and undone after its end."""
+"""Time that an operation can be read and undone after its end."""
 RETENTION_ACTOR = "retention"
 """The actor of archiving and deleting by the settings of a queue, in the audit and the feed."""
 DROP_ACTOR = "on_dead"
@@ -38,7 +38,7 @@ Given = TypeVar("Given", covariant=True)
 
 
 class Rank(IntEnum):
-    """When a call takes effect: calls of one batch by rank, within a rank in the order of the batch."""
+    """The order in which calls of one batch take effect: by rank, and within a rank in the order of the batch."""
 
     QUEUES = 0
     PUTS = 1
@@ -59,42 +59,42 @@ class TaggedStruct(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
 
 
 class StoreQuery(TaggedStruct, Generic[Given], frozen=True):
-    """The base of queries: `StoreQuery[what it gives]`."""
+    """The base of queries: `StoreQuery[type of its answer]`."""
 
     @property
     def item_ids(self) -> tuple[ItemId, ...]:
-        """Ids of items that it names and reads. A store may read them together, before all else."""
+        """Ids of items that it names and reads. A store may read them together first."""
         return ()
 
 
 class StoreCall(TaggedStruct, Generic[Given], frozen=True):
-    """The base of calls: `StoreCall[what it gives unless it is refused]`, and what others need to know of each.
+    """The base of calls: `StoreCall[type of its result unless it is refused]`, and the facts that each call states.
 
-    A call states what differs from the answers here, which are the careful ones. Its rank it states in any case.
-    A field `actor` names who makes the call, a field `worker` a worker of theirs: a server puts in who the caller is.
+    The defaults are the safe ones: a call states only different facts, and in any case its rank.
+    A field `actor` names the actor of the call, a field `worker` its worker: a server sets them to the caller.
     """
 
     rank: ClassVar[Rank]
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it may be carried out twice: the second time changes nothing that the first one did not."""
+        """True if it is idempotent: a second execution changes nothing more."""
         return False
 
     @property
     def runs_beside_others(self) -> bool:
-        """Whether it touches only items that it makes, or that it locks one by one. Otherwise it has the namespace for
-        itself where a store can carry out several transactions at a time."""
+        """True if it affects only items that it creates, or locks one by one. Otherwise it locks the namespace in a
+        store that can execute several transactions concurrently."""
         return False
 
     @property
     def takes_space(self) -> bool:
-        """Whether it is refused while the store is full. Other calls are not, so that an operator can free space."""
+        """True if it is refused while the store is full. Other calls are not, so that an operator can free space."""
         return bool(self.puts)
 
     @property
     def item_ids(self) -> tuple[ItemId, ...]:
-        """Ids of items that it names, and reads or changes. A store may read them together, before all else."""
+        """Ids of items that it names, and reads or changes. A store may read them together first."""
         return ()
 
     @property
@@ -104,12 +104,12 @@ class StoreCall(TaggedStruct, Generic[Given], frozen=True):
 
 
 def result_type(kind: type[StoreCall[Any] | StoreQuery[Any]]) -> Any:
-    """The type that a call gives unless it is refused, or a query: the one that its class statement names."""
+    """Return the type of the result of a call unless it is refused, or of the answer of a query."""
     (base,) = vars(kind)["__orig_bases__"]
     (given,) = get_args(base)
     return given
 
 
 def in_commit_order(calls: Sequence[StoreCall[Any]]) -> list[int]:
-    """The positions of the calls of a batch, in the order in which they take effect."""
+    """Return the positions of the calls of a batch, in the order in which they take effect."""
     return sorted(range(len(calls)), key=lambda position: calls[position].rank)

@@ -35,7 +35,7 @@ _Timed = TypeVar("_Timed", bound=TaggedStruct)
 
 
 class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
-    """An item to be put. Values were checked by the broker; a store only adds what it alone knows."""
+    """An item to be put. The broker has checked all values; a store adds only values that it alone knows."""
 
     payload: bytes
     content_type: str
@@ -44,43 +44,43 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     delay: int = 0
     """From now until it may be leased."""
     enqueue_at: Instant | None = None
-    """From when it may be leased, instead of a delay. One in the past means now."""
+    """The instant from which it may be leased, instead of a delay. One in the past means now."""
     expire_timeout: int | None = None
     """From now until it expires. None takes the queue's."""
     idempotency_key: str | None = None
     held_by: str | None = None
-    """Keeps it out of the ready index until Unhold."""
+    """The holder that keeps it out of the ready index until Unhold."""
     overrides: Overrides = NO_OVERRIDES
     """Kept with the item unchanged: by redrives, moves to other queues and stores, and imports."""
     source_id: ItemId | None = None
     """The id it had elsewhere. An item whose (queue, source_id) is known is ignored: its receipt is a duplicate."""
     failure: Failure | None = None
-    """It has failed once already, outside: it is born as `verdict` says, with failures = 1 and this in its history."""
+    """The failure of an item that failed before its put: it starts as `verdict` says, with failures = 1 and history."""
     verdict: Verdict | None = None
     version: int = 0
     """The version of the settings the verdict was judged by."""
     note: str | None = None
-    """What the history says of the failure beside it."""
+    """The note of the history row of the failure."""
     is_plain: bool = False
-    """The broker's word that nothing but payload, content type, priority and expire_timeout is set."""
+    """True if the broker has set only payload, content type, priority and expire_timeout."""
     hold_is_lasting: bool = False
-    """Whether the hold by `held_by` lasts, as that of Hold(lasting)."""
+    """True if the hold by `held_by` lasts, as that of Hold(lasting)."""
     expire_at: Instant | None = None
-    """When it expires, instead of expire_timeout; with the next sweep if it has passed. A redrive takes the queue's."""
+    """The instant at which it expires, instead of expire_timeout; if past, the next sweep. A redrive resets it."""
 
     def expire_deadline(self, now: Instant, timeout: int | None) -> Instant | None:
-        """When it expires, if it is put now into a queue with this expire_timeout."""
+        """Return the instant at which it expires if it is put now into a queue with this expire_timeout."""
         timeout = timeout if self.expire_timeout is None else self.expire_timeout
         return self.expire_at if self.expire_at is not None or timeout is None else Instant(now + timeout)
 
     @property
     def is_known_again(self) -> bool:
-        """Whether a second put of it changes nothing. A known key with a failure adds that failure each time."""
+        """True if a second put of it changes nothing. A known key with a failure adds that failure each time."""
         return (self.idempotency_key is not None or self.source_id is not None) and self.failure is None
 
 
 class StaleSettings(msgspec.Struct, frozen=True):
-    """The verdict was judged by settings that are no longer the newest. Nothing was changed; judge again by these."""
+    """The refusal of a verdict that was judged by stale settings. Nothing was changed; judge again by this queue."""
 
     queue: Queue
 
@@ -120,7 +120,7 @@ class Put(StoreCall[tuple[Receipt, ...] | StaleSettings], frozen=True, gc=False)
 
     @property
     def relies_on_keys(self) -> bool:
-        """Whether it is repeatable by idempotency keys. Those of a queue may end with its items: then the second put
+        """True if it is repeatable by idempotency keys. Those of a queue may end with its items: then a second put
         makes a new item if the first one was completed in between."""
         return any(item.idempotency_key is not None and item.source_id is None for item in self.items)
 
@@ -130,7 +130,7 @@ class Put(StoreCall[tuple[Receipt, ...] | StaleSettings], frozen=True, gc=False)
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):
-    """What LeaseItems gave. With no leases, `next_at` is the next instant at which something may become eligible."""
+    """The result of LeaseItems. Without leases, `next_at` is the next instant at which an item may become eligible."""
 
     leases: Sequence[Lease]
     overdue: bool = False
@@ -147,9 +147,9 @@ class LeaseItems(StoreCall[Leased], frozen=True, gc=False):
     and `ignore_overdue` is not set, nothing is leased and `overdue` is True: settle those first and call again, the
     last time with ignore_overdue = True. The cost does not grow with the number of items in any status.
 
-    The gates of the queue (`redrive.model.gate`) limit how many are leased, exactly and among all processes. While they
-    let nothing through, the queue expects nothing, like a paused one, and `next_at` is when they open; None: not before
-    they are changed.
+    The gates of the queue (`redrive.model.gate`) limit how many are leased, exactly and across all processes. While
+    they let no lease through, the queue gives nothing, like a paused one, and `next_at` is when they open; None: not
+    before they are changed.
     """
 
     rank = Rank.LEASES
@@ -168,18 +168,18 @@ class LeaseByIds(StoreCall[tuple[Lease | RedriveError, ...]], frozen=True):
 
     An item that is pending or failed is leased, due or not, at any position of its queue; everything else is as with
     LeaseItems. Ids are independent. A former id is resolved to the item; an item that two of the ids mean is leased
-    once, and active for the second. Otherwise `ItemNotFound`; `ItemActive`, even if the lease has expired: settle that
-    first; `ItemHeld`, also for a dead item with lasting holders; `WrongStatus` for any other status, and for an item
-    that has expired; `QueuePaused`; `QueueGated` while the gates of the queue let no lease through. Leases by id count
-    like all others.
+    for the first, and active for the second. Otherwise `ItemNotFound`; `ItemActive`, even if the lease has expired:
+    settle that first; `ItemHeld`, also for a dead item with lasting holders; `WrongStatus` for any other status, and
+    for an item that has expired; `QueuePaused`; `QueueGated` while the gates of the queue let no lease through. Leases
+    by id count like all others.
     A server may answer for the first ids only: ask again for the rest.
 
     With `include_dead` a dead item is leased too, regardless of its expire deadline and of max_size.
     `IdempotencyConflict` as with REDRIVE. Its lease has `dead_reason`. Until the delivery ends the item is active, and
-    counted as that; it stays a dead letter, found as one, and a member of its group; retention and operations pass over
-    it. If the delivery completes, it is completed and no longer a dead letter: DONE in the feed. If the delivery ends
-    in any other way, the item is dead again: that end is counted and in the history, and nothing else has changed. Its
-    last death stays the same, it does not move and is not answered.
+    counted as active; it stays a dead letter, found as one, and a member of its group; retention and operations skip
+    it. If the delivery completes, it is completed and no longer a dead letter: DONE in the feed. With any other
+    outcome, the item is dead again: the outcome is counted and in the history, and nothing else has changed. Its last
+    death stays the same, it does not move and is not answered.
     """
 
     rank = Rank.LEASES_BY_ID
@@ -216,7 +216,7 @@ class Extend(TokenCall[Instant], frozen=True):
     timeout: int | None = None
     """None takes the queue's lease_timeout."""
     queue: str | None = None
-    """`WrongQueue` where the item is in another one. None: whichever it is in."""
+    """`WrongQueue` if the item is in another one. None: any queue."""
 
 
 class Complete(TokenCall[Settled], frozen=True, gc=False):
@@ -260,12 +260,12 @@ class Reply(TokenCall[Receipt], frozen=True):
 
 
 class Settle(TokenCall[Settled | StaleSettings], frozen=True, gc=False):
-    """→ Settled | StaleSettings. The delivery ended otherwise: the verdict is applied and a history row written.
+    """→ Settled | StaleSettings. Any other outcome of a delivery: the verdict is applied and a history row written.
 
     Counts one failure (FAILED) or one loss (LOST). RETURNED is an uncounted release: attempts is decremented, never
-    below 0, and no failure is counted, although history and feed have the one that comes along; it never brings Dead.
-    EXTRA_FAILED is a failure in the history, the feed and the totals of the queue, but the item has as many failures as
-    before: a run beyond those of its retry policy.
+    below 0, and no failure is counted, although history and feed record the given one; it never brings Dead.
+    EXTRA_FAILED is a failure in the history, the feed and the totals of the queue, but failures of the item stays the
+    same: a run beyond those of its retry policy.
     RetryVerdict(failed): failed until now + delay. RetryVerdict(pending): pending at the end of the queue from now +
     delay. Either is held by the names in `held_by` from then on, as by Hold(lasting). Dead: a death record is written;
     the item moves to `to` as a pending item with a new id, source_id = its former id, counters 0 except deliveries and
@@ -277,11 +277,11 @@ class Settle(TokenCall[Settled | StaleSettings], frozen=True, gc=False):
     with a loss is in the history, and is the cause of a death.
     A death of an item that names a queue for replies is answered there (`replies.death_reply`) in the same transaction,
     by whichever call it dies; not a second time if it dies as a dead letter. A refused reply does not refuse the death.
-    An item that was leased although it is dead is dead again (LeaseByIds), and Dead says nothing more; `InvalidInput`
-    for a RetryVerdict, unless it is returned.
+    An item that was leased although it is dead is dead again (LeaseByIds), regardless of the contents of Dead;
+    `InvalidInput` for a RetryVerdict, unless it is returned.
     `InvalidInput` if the verdict cannot follow the outcome (`judge.check_verdict`); `QueueNotFound` without `to`.
-    With `close_until`, the peer asked to be left alone until then: the gate "retry_after" of the item's queue is closed
-    in the same transaction (`gate.close_for_retry_after`). The version stays: no verdict depends on it.
+    With `close_until`, the peer requested a pause until then: the gate "retry_after" of the item's queue is closed in
+    the same transaction (`gate.close_for_retry_after`). The version stays: no verdict depends on it.
     """
 
     outcome_kind: OutcomeKind
@@ -298,8 +298,8 @@ class Settle(TokenCall[Settled | StaleSettings], frozen=True, gc=False):
 
 
 class ReturnLease(TokenCall[Settled], frozen=True):
-    """→ Settled. An uncounted release: attempts is decremented, never below 0; pending at its old position, until its
-    time if that is to come; dead again if it was leased although it is dead.
+    """→ Settled. An uncounted release: attempts is decremented, never below 0; pending at its old position, scheduled
+    until its time if that is to come; dead again if it was leased although it is dead.
 
     Writes a history row only if there is a note.
     """
@@ -316,14 +316,14 @@ ItemCall = Put | SettleCall | LeaseByIds | LeaseItems
 
 
 def leases_of(result: object) -> Sequence[Lease]:
-    """Return the leases that the result of a call has, in order."""
+    """Return the leases in the result of a call, in order."""
     if isinstance(result, Leased):
         return result.leases
     return [each for each in result if isinstance(each, Lease)] if isinstance(result, tuple) else ()
 
 
 def lease_returns(results: Iterable[object]) -> list[ReturnLease]:
-    """Return the calls that return the leases among results whose caller is gone: the items never ran."""
+    """Return the calls that release the leases among results whose caller is gone: the items never ran."""
     return [ReturnLease(lease.token) for result in results for lease in leases_of(result)]
 
 
@@ -337,7 +337,7 @@ def check_lease_by_id(
     expired: bool,
     now: Instant,
 ) -> None:
-    """Raise unless the call leases an item of that queue in this state. `worker` is the one that has it."""
+    """Raise unless the call may lease an item of that queue in this state. `worker` is its current holder."""
     allowed = (*WAITING_STATUSES, Status.DEAD) if call.include_dead else WAITING_STATUSES
     if status is Status.ACTIVE:
         raise ItemActive(id, worker)
@@ -354,19 +354,19 @@ def check_lease_by_id(
 
 
 def _reason(queue: Queue, gate: Gate) -> str:
-    """Why a gate of the queue is shut."""
+    """Return the reason why a gate of the queue is shut."""
     if gate.name != BREAKER_GATE:
         return "its peer asked for it by a Retry-After"
     return next((each.reason for each in queue.breakers if each.kind == QUEUE), "its circuit breaker is open")
 
 
 def has_stale_verdict(put: Put, queue: Queue) -> bool:
-    """Whether a put carries a verdict that was judged by settings which are no longer the newest."""
+    """Return whether a put carries a verdict that was judged by stale settings."""
     return any(item.verdict is not None and item.version != queue.version for item in put.items)
 
 
 def check_times(given: _Timed) -> _Timed:
-    """What is said of an item, unless one of its times is given twice, or is out of range."""
+    """Return the struct, or raise if one of its times is given as duration and instant, or is out of range."""
     for name, duration in INSTANTS.items():
         if (at := getattr(given, name, None)) is not None:
             if getattr(given, duration):
@@ -376,12 +376,12 @@ def check_times(given: _Timed) -> _Timed:
 
 
 def ready_instant(now: Instant, delay: int, enqueue_at: Instant | None) -> Instant:
-    """From when an item may be leased that is put, or scheduled again, now."""
+    """Return the instant from which an item may be leased that is put or rescheduled now."""
     return Instant(now + delay if enqueue_at is None else max(now, enqueue_at))
 
 
 def check_failure(item: NewItem, *, alone: bool) -> None:
-    """Raise unless a failure comes with the verdict on it, in a put that is `alone` and no part of another call."""
+    """Raise unless failure and verdict come together, in a put that is `alone` and not part of another call."""
     if (item.failure is None) is not (item.verdict is None):
         raise InvalidInput("an item that has failed already is put with the failure and a verdict on it")
     if item.note is not None and item.failure is None:
@@ -391,9 +391,9 @@ def check_failure(item: NewItem, *, alone: bool) -> None:
 
 
 def takes_failure(id: ItemId, status: Status | None, moving_to: str | None) -> bool:
-    """Whether the item gets a failure that is put under its key; otherwise the failure is a new item. None: it is gone.
+    """Return whether the item gets a failure that is put under its key; otherwise the failure is a new item.
 
-    Raises ItemMoving.
+    A status of None: the item was deleted. Raises ItemMoving.
     """
     if moving_to is not None:
         raise ItemMoving(id, moving_to)

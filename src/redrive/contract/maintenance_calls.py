@@ -94,7 +94,7 @@ class Promote(StoreCall[int], frozen=True):
 class Expire(StoreCall[Settled | StaleSettings], frozen=True):
     """→ Settled | StaleSettings. A pending or failed item whose expire_deadline ≤ now is settled as the verdict says.
 
-    `WrongStatus` or `ItemNotFound` where that is no longer so.
+    `WrongStatus` or `ItemNotFound` if that no longer holds.
     """
 
     rank = Rank.MAINTENANCE

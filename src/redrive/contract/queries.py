@@ -48,7 +48,7 @@ class ListStats(StoreQuery[tuple[QueueStats, ...]], frozen=True):
 
 
 class GetItem(StoreQuery[Item], frozen=True):
-    """→ Item with history and deaths. An older id is followed to the item's present one. Raises ItemNotFound."""
+    """→ Item with history and deaths. A former id is resolved to the item. Raises ItemNotFound."""
 
     id: ItemId
 
@@ -75,7 +75,7 @@ class Page(msgspec.Struct, frozen=True):
 
     items: tuple[Item, ...]
     cursor: str | None
-    """Where to go on. None where there is nothing more. A short page with a cursor is not the last one."""
+    """The cursor of the next page; None after the last one. A short page with a cursor is not the last one."""
 
     def __str__(self) -> str:
         more = "" if self.cursor is None else "; there are more: pass on page.cursor"
@@ -98,14 +98,14 @@ class FindItems(StoreQuery[Page], frozen=True):
 
 
 class PlanPage(msgspec.Struct, frozen=True):
-    """A page of items as plans see them, and where to go on."""
+    """A page of items with what plans need of them, and the cursor of the next page."""
 
     items: tuple[PlanSubject, ...]
     cursor: str | None
 
 
 class FindPlanSubjects(StoreQuery[PlanPage], frozen=True):
-    """→ PlanPage. The items that FindItems finds, oldest first, with no more of each than a plan needs. Cursors and
+    """→ PlanPage. The items that FindItems finds, oldest first, with only the fields that a plan needs. Cursors and
     errors are those of FindItems. `last` is None unless `with_last`."""
 
     where: Filter
@@ -138,13 +138,13 @@ class ListGroups(StoreQuery[tuple[Group, ...]], frozen=True):
 
 
 class FeedPage(msgspec.Struct, frozen=True):
-    """Some of the feed."""
+    """A page of the feed."""
 
     entries: tuple[FeedEntry, ...]
     last: int
     """The number to resume after: of the last examined entry, matching or not."""
     more: bool
-    """Whether there are entries beyond."""
+    """True if there are entries beyond."""
 
     def __str__(self) -> str:
         count = "1 entry" if len(self.entries) == 1 else f"{len(self.entries):,} entries"
@@ -172,8 +172,8 @@ class ReadFeed(StoreQuery[FeedPage], frozen=True):
 
 
 class GetIdempotencyOwners(StoreQuery[Mapping[str, ItemId]], frozen=True):
-    """→ Mapping[str, ItemId]: for each idempotency key that an item of the queue holds which is pending, failed or
-    active, and whose time is not over, that item. Raises QueueNotFound."""
+    """→ Mapping[str, ItemId]: for each of these idempotency keys that has not expired and that a pending, failed or
+    active item of the queue holds, that item. Raises QueueNotFound."""
 
     queue: str
     keys: tuple[str, ...]
@@ -181,8 +181,8 @@ class GetIdempotencyOwners(StoreQuery[Mapping[str, ItemId]], frozen=True):
 
 class GetItemsByKey(StoreQuery[tuple[Item | None, ...]], frozen=True):
     """→ tuple[Item | None, …]: for each idempotency key of the queue, in order, the item that a put under it would be a
-    duplicate of, also if it moved to another queue, as GetItem returns it; None if the key is not known, or the item is
-    gone. Raises QueueNotFound.
+    duplicate of, also if it moved to another queue, as GetItem returns it; None if the key is not known, or the item
+    was deleted. Raises QueueNotFound.
 
     At most MAX_BATCH keys. A server may answer for the first keys only, at least one: ask again for the rest.
     """
@@ -198,7 +198,7 @@ class GetOperation(StoreQuery[Operation], frozen=True):
 
 
 class ListOperations(StoreQuery[tuple[Operation, ...]], frozen=True):
-    """→ tuple[Operation, …], newest first; with `unfinished` those that have not ended only, with `active_only` only
+    """→ tuple[Operation, …], newest first; with `unfinished` only those that have not ended, with `active_only` only
     those that are running or watching."""
 
     unfinished: bool = False
@@ -228,7 +228,7 @@ class GetOverdue(StoreQuery[tuple[Overdue, ...]], frozen=True):
 
 
 class GetLease(StoreQuery[Lease], frozen=True):
-    """→ Lease, as the token's holder got it. Raises LeaseLost. What the judge needs when only a token is at hand."""
+    """→ Lease, as the token's holder received it. Raises LeaseLost. For judging if only the token is known."""
 
     token: Token
 
@@ -278,14 +278,14 @@ class GetResult(StoreQuery[KeptResult | None], frozen=True):
 
 
 class ListRegistrations(StoreQuery[tuple[Registration, ...]], frozen=True):
-    """→ tuple[Registration, …] by name: those of a kind, or the one of a name, whose time is not over."""
+    """→ tuple[Registration, …] by name: those of a kind, or the one of a name, that have not expired."""
 
     kind: str
     name: str | None = None
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """A manual change, or one by a rule: who changed what."""
+    """A manual change, or one by the settings of a queue, with its actor."""
 
     number: int
     at: Instant
@@ -315,7 +315,7 @@ class MoveTarget(msgspec.Struct, frozen=True):
     to: str
     """`name@store`."""
     since: Instant
-    """Since when the first of them is moving."""
+    """The instant since which the first of them is moving."""
 
 
 class ListMoveTargets(StoreQuery[tuple[MoveTarget, ...]], frozen=True):
@@ -340,7 +340,7 @@ class OpenMove(msgspec.Struct, frozen=True):
 
 
 class ListOpenMoves(StoreQuery[tuple[OpenMove, ...]], frozen=True):
-    """→ tuple[OpenMove, …] by source_id, those after `after`: what was received from a store and is not closed."""
+    """→ tuple[OpenMove, …] by source_id, those after `after`: moves from a store that were received and not closed."""
 
     store: str
     limit: int = 100
@@ -348,8 +348,8 @@ class ListOpenMoves(StoreQuery[tuple[OpenMove, ...]], frozen=True):
 
 
 class GetNextDue(StoreQuery[Instant | None], frozen=True):
-    """→ Instant | None: when maintenance next has something to do (an item is due or expires, a lease expires, the next
-    step of an operation may run)."""
+    """→ Instant | None: when maintenance next has work (an item is due or expires, a lease expires, the next step of an
+    operation may run)."""
 
 
 Query = (
@@ -384,7 +384,7 @@ Query = (
 
 
 def matches_feed_query(query: ReadFeed, ids: Collection[ItemId] | None, entry: FeedEntry) -> bool:
-    """Whether a reading of the feed is for this entry. `ids` are all those of the item that it asks for."""
+    """Return whether a feed query selects this entry. `ids` are all ids of the item that it names."""
     return (
         (query.queue is None or entry.queue == query.queue)
         and (query.kinds is None or entry.kind in query.kinds)

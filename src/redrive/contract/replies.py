@@ -1,4 +1,4 @@
-"""Replies: the queue that an item names for them, and what a store puts there.
+"""Replies: the queue that an item names for them, and the items that a store puts there.
 
 An item may name a queue in the header REPLY_TO. A consumer never names that queue: the store takes it from the item, so
 that a token which may work in one queue cannot send replies to others. `Reply` and `Complete` bring replies; the store
@@ -26,13 +26,13 @@ from redrive.model.redact_rules import RedactRules
 from redrive.model.text import pluralize
 
 RESERVED_PREFIX = "redrive-"
-"""Programs set no headers with this prefix."""
+"""The prefix of headers that programs may not set."""
 REPLY_TO = "redrive-reply-to"
 """The queue that gets the replies: `name`, or `name@store`."""
 REQUEST_ID = "redrive-request-id"
 """The id that a request has in its sender's program. Replies carry it back."""
 KEEP_RESULT = "redrive-keep-result"
-"""How long the result of the item is kept for its sender, who awaits it: microseconds."""
+"""Microseconds that the result of the item is kept for its sender, which awaits it."""
 REPLY_FOR = "redrive-reply-for"
 """On a reply: the id of the item that it answers, as its sender knows it."""
 REPLY_ERROR = "redrive-reply-error"
@@ -40,9 +40,9 @@ REPLY_ERROR = "redrive-reply-error"
 SENDER_HEADERS = frozenset({REPLY_TO, REQUEST_ID, KEEP_RESULT})
 """Headers with the prefix that a sender sets. The others are set by stores only."""
 ANSWERED = "a dead letter was answered when it died; redrive it, and the next delivery can reply"
-"""Why a dead letter takes no reply."""
+"""The reason why a dead letter accepts no reply."""
 MAX_ERROR_CHARS = 2000
-"""How much of an error text the reply to a death has."""
+"""Maximum number of characters of the error text in the reply to a death."""
 
 
 def reply_address(headers: Mapping[str, str]) -> str:
@@ -88,7 +88,7 @@ def death_reply(
 ) -> NewItem:
     """Return the reply to a death: JSON with `error`, and `request_id` if the sender gave one.
 
-    Secrets are redacted, by the rules of the queue too, before the text is cut: half a secret might not look like one.
+    Secrets are redacted, also by the rules of the queue, before the text is cut: half a secret might not be recognized.
     """
     text = cause.title if failure is None or not failure.text else failure.text
     text = redactor_by(rules).text(text[: 2 * MAX_ERROR_CHARS])[:MAX_ERROR_CHARS]

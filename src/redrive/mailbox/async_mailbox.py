@@ -41,10 +41,10 @@ _Any = TypeVar("_Any")
 class AsyncMailbox(Generic[T, R]):
     """A queue whose items are messages of one type.
 
-    broker: an `AsyncBroker`, or a URL as for `connect_async`; then the mailbox closes what it opened, and a server
-    knows it by the variable REDRIVE_TOKEN.
-    body, reply: the types of messages and of their replies, any that msgspec can decode from JSON; unset, JSON values.
-    settings: those of the queue, if it has to be created. A queue that exists keeps its settings.
+    broker: an `AsyncBroker`, or a URL as for `connect_async`; then `close` also closes the broker, which authenticates
+    to a server with the token in the variable REDRIVE_TOKEN.
+    body, reply: the types of messages and replies, any that msgspec can decode from JSON; by default JSON values.
+    settings: the settings of the queue if it has to be created. An existing queue keeps its settings.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AsyncMailbox(Generic[T, R]):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if the mailbox is closed."""
         return self._is_closed
 
     @lists_options(MessageOptions)
@@ -85,9 +85,9 @@ class AsyncMailbox(Generic[T, R]):
     ) -> str:
         """Send a message, and return its id once it is on disk.
 
-        reply_to: the mailbox that gets the replies, or its name (`name@store` in another store of the program).
-        A `DeadLetter` that a program made, for a test or from another system, is imported, which needs the right to do
-        that, and takes no options; a letter that was sent before is ignored.
+        reply_to: the mailbox that receives the replies, or its name (`name@store` in another store of the program).
+        A `DeadLetter` that a program made, for a test or from another system, is imported. This requires the right to
+        import and allows no options; a letter that was sent before is ignored.
         """
         await self._open()
         with named_errors:
@@ -108,7 +108,7 @@ class AsyncMailbox(Generic[T, R]):
         """Receive up to `max_messages` (1 to 10) messages, in order. Wait up to 20 seconds for the first one.
 
         They are invisible to other consumers for `visibility_timeout` seconds (0 to 43,200). A message that is not of
-        the type of the mailbox is dead (`undecodable`), and others are received instead. A closed mailbox gives none.
+        the type of the mailbox is dead (`undecodable`), and others are received instead. A closed mailbox returns none.
         """
         if isinstance(max_messages, bool) or not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_MESSAGES:
             raise InvalidParameterError("max_messages", max_messages, f"a whole number from 1 to {MAX_MESSAGES}")
@@ -125,7 +125,7 @@ class AsyncMailbox(Generic[T, R]):
 
     @lists_options(MessageOptions)
     async def request(self, body: T, timeout: DurationInput | None = None, **options: Unpack[MessageOptions]) -> R:
-        """Send a message and wait for its reply, up to `timeout` or without a limit. No mailbox for replies is needed.
+        """Send a message and return its reply. Wait up to `timeout`, or without a limit. No reply mailbox is needed.
 
         Raises RequestFailedError as soon as the message is dead, RequestTimeoutError, and ReplyMissingError if it was
         acknowledged without a reply.
@@ -136,19 +136,19 @@ class AsyncMailbox(Generic[T, R]):
             return await self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
     async def approximate_count(self) -> int:
-        """How many messages there are, visible and invisible ones."""
+        """Return the number of messages: visible, scheduled and held by consumers."""
         await self._open()
         with named_errors:
             return await self._run(flows.count(self.name))
 
     async def purge(self, confirm: int) -> int:
-        """Permanently delete all messages that no consumer holds. `confirm` is their number. Returns how many."""
+        """Permanently delete all messages that no consumer holds, and return their number, which `confirm` must be."""
         await self._open()
         with named_errors:
             return await self._run(flows.purge(self._core, self.name, confirm))
 
     async def close(self) -> None:
-        """Send and receive no more. Twice is no error."""
+        """Close the mailbox, and the broker if the mailbox opened it. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             if self._owns_broker:
@@ -172,7 +172,7 @@ class AsyncMailbox(Generic[T, R]):
     def _message(
         self, body: T, options: MessageOptions, *, reply_to: str | None = None, keep_result: int | None = None
     ) -> NewItem:
-        """The item of a message, checked and encoded."""
+        """Return the item of a message, checked and encoded."""
         flows.set_expiry(body, options)
         request_id, encoded = flows.request_id_of(body), self._body_type.encode(body)
         return flows.new_message(encoded, options, reply_to=reply_to, request_id=request_id, keep_result=keep_result)
@@ -200,7 +200,7 @@ class AsyncMailbox(Generic[T, R]):
         await self._open()
 
     async def _address(self, mailbox: AsyncMailbox[Any, Any] | str) -> str:
-        """The address of a mailbox as the store of this one knows it. The mailbox must exist, and is opened."""
+        """Return the address of a mailbox for the store of this one. A mailbox object is opened; a name must exist."""
         if isinstance(mailbox, AsyncMailbox):
             await mailbox._open()
             here = mailbox._core.store.name == self._core.store.name

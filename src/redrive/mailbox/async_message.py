@@ -30,29 +30,29 @@ R = TypeVar("R")
 class AsyncMessage(Generic[T, R]):
     """A message that this consumer holds until its visibility timeout, unless it extends that.
 
-    It ends by `acknowledge` or `nack`. A message that ends by neither is delivered again.
+    `acknowledge` or `nack` ends the delivery. Without either, the message is delivered again after the timeout.
     """
 
     def __init__(self, mailbox: AsyncMailbox[T, R], delivered: Delivered, *, is_finalized: bool = False) -> None:
         self._mailbox = mailbox
         self._lease: Lease = delivered.lease
         self._result: Result | None = None
-        """The last reply to a sender who awaits the result: it is kept when the message is acknowledged."""
+        """The last reply to a sender that awaits the result; it is stored when the message is acknowledged."""
         self._is_finalized = is_finalized
         self._is_completed = False
         self._body: T = delivered.body
 
     @property
     def body(self) -> T:
-        """What was sent. Raises RequestFailedError on a reply that says that the request is dead, if the type of this
-        mailbox has no place for an error."""
+        """The body that was sent. Raises RequestFailedError for a reply that reports the death of the request, if the
+        reply cannot be decoded as the body type of this mailbox."""
         if self._body is None and self.error is not None:
             raise self.error
         return self._body
 
     @property
     def error(self) -> RequestFailedError | None:
-        """On a reply: what it says of the death of the request, if that is dead."""
+        """On a reply to a dead request: the error with which the request died; else None."""
         return flows.error_of(self._mailbox.name, self._lease)
 
     @property
@@ -67,60 +67,60 @@ class AsyncMessage(Generic[T, R]):
 
     @property
     def receipt_handle(self) -> str:
-        """The proof that this delivery holds the message: another one with each delivery."""
+        """The token of the lease, which proves that this consumer holds the message; each delivery has a new one."""
         return self._lease.token
 
     @property
     def delivery_count(self) -> int:
-        """Deliveries since the message was sent or last redriven, with this one."""
+        """The number of deliveries since the message was sent or last redriven, including this one."""
         return self._lease.attempts
 
     @property
     def failures(self) -> int:
-        """Failures that were reported since then."""
+        """The number of failures since the message was sent or last redriven."""
         return self._lease.failures
 
     @property
     def enqueued_at(self) -> datetime:
-        """When it was sent."""
+        """The time at which it was sent."""
         return to_datetime(self._lease.put_at)
 
     @property
     def first_received_at(self) -> datetime:
-        """When it was first delivered to a consumer."""
+        """The time of its first delivery to a consumer."""
         return to_datetime(self._lease.first_leased_at)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers that its sender set."""
+        """The headers that its sender set."""
         return flows.sender_headers(self._lease)
 
     @property
     def request_id(self) -> str | None:
-        """The `request_id` of its body, if that has one; on a reply, that of the request which it answers."""
+        """The `request_id` of its body, if that has one; on a reply, that of the request that it answers."""
         return self._lease.headers.get(REQUEST_ID)
 
     @property
     def reply_to(self) -> AsyncMailbox[R, None] | None:
-        """The mailbox that gets the replies."""
+        """The mailbox that receives the replies, or None."""
         name = self._lease.headers.get(REPLY_TO)
         return None if name is None else self._mailbox._for_replies(name)
 
     @property
     def is_finalized(self) -> bool:
-        """Whether it was acknowledged or nacked here."""
+        """True if it was acknowledged or nacked with this object."""
         return self._is_finalized
 
     @property
     def asks_for_reply(self) -> bool:
-        """Whether a reply would reach a mailbox, or a sender who awaits it."""
+        """True if a reply would reach a mailbox, or a sender that awaits it."""
         return REPLY_TO in self._lease.headers or flows.is_awaited(self._lease)
 
     async def acknowledge(self, *, reply: R | None = None) -> None:
-        """The message is done, and removed. `reply` is sent in the same transaction.
+        """Complete and remove the message. `reply` is sent in the same transaction.
 
-        Raises ReceiptHandleExpiredError if another consumer may have it by now, and ReplyNotAvailableError if it asks
-        for no reply; then nothing was done.
+        Raises ReceiptHandleExpiredError if another consumer may hold it by now, and ReplyNotAvailableError for a reply
+        to a message that asks for none; then nothing is changed.
         """
         self._check_handle()
         body = self._result if reply is None else self._mailbox._reply_type.encode(reply)
@@ -129,7 +129,7 @@ class AsyncMessage(Generic[T, R]):
         self._is_finalized = self._is_completed = True
 
     async def nack(self, *, visibility_timeout: float = 0) -> None:
-        """Give the message back: it is delivered again after `visibility_timeout` seconds, and this delivery counts."""
+        """Release the message: it is delivered again after `visibility_timeout` seconds, and this delivery counts."""
         delay = seconds("visibility_timeout", visibility_timeout, MAX_VISIBILITY_SECONDS)
         self._check_handle()
         with named_errors:
@@ -137,7 +137,7 @@ class AsyncMessage(Generic[T, R]):
         self._is_finalized = True
 
     async def extend_visibility(self, timeout: float) -> None:
-        """Hold the message for `timeout` seconds from now."""
+        """Set the visibility timeout of the message to `timeout` seconds from now."""
         visibility = seconds("timeout", timeout, MAX_VISIBILITY_SECONDS)
         self._check_handle()
         with named_errors:
@@ -146,8 +146,8 @@ class AsyncMessage(Generic[T, R]):
     async def reply(self, body: R) -> None:
         """Send a reply. Several may be sent until the message is acknowledged or nacked.
 
-        The one that must not be sent twice belongs into `acknowledge(reply=…)`. A sender who awaits the result by
-        `request` gets the last one, when the message is acknowledged.
+        Use `acknowledge(reply=…)` for a reply that must be sent exactly once. A sender that awaits the result by
+        `request` gets the last reply, when the message is acknowledged.
         """
         if self._is_finalized:
             raise MessageFinalizedError(self.id)
@@ -161,14 +161,14 @@ class AsyncMessage(Generic[T, R]):
             raise ReplyNotAvailableError(self.id)
 
     async def _fail(self, error: Exception, verdict: Verdict | None) -> None:
-        """Record a failure of its handler. Without a verdict the settings of the queue decide."""
+        """Record a failure of its handler. Without a verdict, the settings of the queue apply."""
         self._check_handle()
         with named_errors:
             await self._mailbox._run(flows.fail(self._mailbox._core, self._lease, error, verdict))
         self._is_finalized = True
 
     async def _return(self) -> None:
-        """Return it: it was not handled, and this delivery does not count."""
+        """Release the message unhandled; this delivery does not count."""
         self._check_handle()
         with named_errors:
             await self._mailbox._run(flows.return_(self._mailbox._core, self._lease))
@@ -186,5 +186,5 @@ class AsyncMessage(Generic[T, R]):
             raise ReceiptHandleExpiredError(self.id, None)
 
     def __repr__(self) -> str:
-        # Without the receipt handle, which is the right to the message and does not belong in a log.
+        # Without the receipt handle, which is a credential for the message and does not belong in a log.
         return f"AsyncMessage(id={self.id!r}, mailbox={self._mailbox.name!r}, delivery_count={self.delivery_count})"

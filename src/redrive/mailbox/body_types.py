@@ -1,4 +1,4 @@
-"""Types of bodies: how a value becomes JSON and comes back, and which types are refused when a mailbox is opened."""
+"""Types of bodies: encoding to JSON, decoding, and the check of a type when a mailbox is created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATH = re.compile(r"(.*?)(?: - at `(.*)`)?$", re.DOTALL)
 
 
 class BodyType(Generic[T]):
-    """A type of bodies: any that msgspec can decode from JSON. None: JSON values and bytes, unchanged."""
+    """A type of bodies: any type that msgspec can decode from JSON. None: JSON values and bytes, unchanged."""
 
     def __init__(self, what: str, type: type[T] | None) -> None:
         self.type = type
@@ -32,7 +32,7 @@ class BodyType(Generic[T]):
                 raise InvalidInput(f"{what}={short_repr(type, 80)} cannot be the type of a body: {error}") from error
 
     def encode(self, value: T) -> Result:
-        """Return the value as JSON. Raises SerializationError if it would not come back as a value of this type."""
+        """Return the value as JSON. Raises SerializationError if it cannot be decoded again as a value of this type."""
         if self._decoder is None:
             return Result(*encode_payload(value, None, MAX_STORABLE_BYTES))
         try:
@@ -43,7 +43,7 @@ class BodyType(Generic[T]):
         return Result(*encode_payload(payload, JSON, MAX_STORABLE_BYTES))
 
     def decode(self, payload: bytes, content_type: str) -> T:
-        """Return the value. Raises SerializationError with the words of the decoder."""
+        """Return the decoded value. Raises SerializationError with the message of the decoder."""
         try:
             if self._decoder is None:
                 return cast("T", decode_payload(payload, content_type))
@@ -57,16 +57,16 @@ class BodyType(Generic[T]):
 
     @property
     def argument(self) -> Any:
-        """The first type argument of a generic type, as MyRequest in `DeadLetter[MyRequest]`; None if it has none."""
+        """The first type argument of a generic type, like MyRequest of `DeadLetter[MyRequest]`; None if it has none."""
         return next(iter(get_args(self.type)), None)
 
     def is_a(self, kind: Any) -> bool:
-        """Whether the type is this generic type, with or without arguments."""
+        """Return whether the type is this generic type, with or without arguments."""
         return self.type is kind or get_origin(self.type) is kind
 
 
 def _refusal(error: Exception) -> SerializationError:
-    """Return the error of msgspec, with its path and its words."""
+    """Return the error of msgspec as SerializationError, with its path and message."""
     found = _PATH.match(str(error))
     problem, path = (str(error), None) if found is None else found.groups()
     return SerializationError(path or "$", f"does not fit: {problem[:1].lower()}{problem[1:]}")

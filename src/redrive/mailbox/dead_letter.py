@@ -1,4 +1,4 @@
-"""`DeadLetter`: what a dead-letter mailbox gives, a view of a dead item and of its death."""
+"""`DeadLetter`: the body of messages in a dead-letter mailbox, a view of a dead item and of its death."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from redrive.model.limits import DEFAULT_PRIORITY
 
 T = TypeVar("T")
 MESSAGE_ID = f"{RESERVED_PREFIX}message-id"
-"""The id of a message that came from another system, whose ids are not ours."""
+"""The header with the id of a message from another system."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(Generic[T]):
-    """A message that died, with its body and everything that is known of its failures."""
+    """A message that died, with its body and the records of its failures."""
 
     message_id: str
     """The id that `send` returned."""
@@ -38,25 +38,25 @@ class DeadLetter(Generic[T]):
     source_mailbox: str
     """The mailbox that it died in."""
     delivery_count: int
-    """Deliveries before it died."""
+    """The number of deliveries before it died."""
     last_error: str
     last_error_type: str
-    """The qualified name of the last error's type; empty if no consumer reported one."""
+    """The qualified name of the type of the last error; empty if no consumer reported one."""
     dead_lettered_at: datetime
     first_received_at: datetime | None
-    """None if it was never delivered."""
+    """The time of the first delivery; None if it was never delivered."""
     request_id: UUID | None = None
     reply_to: str | None = None
     trace_id: str | None = None
     reason: str = ""
-    """Why it died, as in `retries_exhausted`, `worker_lost` or `expired`."""
+    """The reason of the death, such as `retries_exhausted`, `worker_lost` or `expired`."""
     failures: tuple[Failure, ...] = ()
-    """Every failure on record, oldest first, with tracebacks."""
+    """All recorded failures, oldest first, with tracebacks."""
     fingerprint: str = ""
-    """Dead letters with the same fingerprint have the same cause."""
+    """A hash of the cause: dead letters with the same fingerprint have the same cause."""
     error_class: str = ""
     worker: str | None = None
-    """The consumer that had it last."""
+    """The consumer that reported the last failure."""
     redrive_count: int = 0
 
 
@@ -89,10 +89,10 @@ def dead_letter_of(item: Item, body: T) -> DeadLetter[T]:
 
 
 def item_of_letter(letter: DeadLetter[Any], body: Result, queue: str, namespace: str, store: str) -> Item:
-    """Return a dead letter that a program made as an item for Import: `dead_letter_of` gives the same letter back.
+    """Return the item for Import of a dead letter that a program made: `dead_letter_of` returns the same letter again.
 
-    Its id depends on the message and the time of its death, so that the same letter is not imported twice, and the next
-    death of the same message is another one.
+    The id depends on the message and the time of its death, so that the same letter is not imported twice, and the next
+    death of the same message is a separate letter.
     """
     died_at = to_instant("dead_lettered_at", letter.dead_lettered_at)
     first = letter.first_received_at
@@ -155,7 +155,7 @@ def _reason(letter: DeadLetter[Any]) -> DeadReason:
 
 
 def _stated_failure(letter: DeadLetter[Any]) -> tuple[Failure, ...]:
-    """Return the failure that the fields of a letter describe; none if they name no type of error."""
+    """Return the failure that the fields of a letter describe; an empty tuple if they name no type of error."""
     if not letter.last_error_type:
         return ()
     known = letter.error_class in tuple(ErrorClass)
@@ -170,7 +170,7 @@ def _stated_failure(letter: DeadLetter[Any]) -> tuple[Failure, ...]:
 
 
 def qualified_name(type_name: str) -> str:
-    """Return the name of an exception type with its module: failures name those of Python without it."""
+    """Return the name of an exception type with its module, which failures omit for builtins."""
     return f"builtins.{type_name}" if hasattr(builtins, type_name) else type_name
 
 
@@ -182,7 +182,7 @@ def _request_id(headers: Mapping[str, str]) -> UUID | None:
 
 
 def _trace_id(headers: Mapping[str, str], last: Failure | None) -> str | None:
-    """Return the trace of the last failure, or of the sender: the second part of a `traceparent`."""
+    """Return the trace id of the last failure, or of the sender: the second part of a `traceparent`."""
     if last is not None and last.trace_id is not None:
         return last.trace_id
     parts = headers.get("traceparent", "").split("-")

@@ -20,19 +20,19 @@ from redrive.telemetry.metrics import LETTER_AGE_SECONDS, LETTER_HANDLER_SECONDS
 
 T = TypeVar("T")
 RETRY_SECONDS = 3600
-"""When a dead letter is handled again that was kept, or whose handler failed."""
+"""Seconds until a dead letter that was kept, or whose handler failed, is handled again."""
 _log = events.logger("redrive.mailbox")
 
 
 class DLQAction(enum.StrEnum):
-    """What a handler decides by what it returns. None: processed, and removed."""
+    """The return value of a handler of dead letters. None: the letter was processed, and is removed."""
 
     REPLAY = "replay"
-    """Redrive it: it goes back to its mailbox as a new delivery."""
+    """Redrive the letter: it returns to its mailbox as a new delivery."""
     DISCARD = "discard"
-    """Remove it, with a row in the audit."""
+    """Drop the letter, with a row in the audit."""
     KEEP = "keep"
-    """Leave it, and handle it again in an hour."""
+    """Keep the letter, and handle it again in one hour."""
 
 
 Replay, Discard, Keep = DLQAction.REPLAY, DLQAction.DISCARD, DLQAction.KEEP
@@ -40,7 +40,7 @@ _PROCESSED = "processed"
 
 
 class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
-    """Gives each dead letter to a handler. One whose handler raises is handled again in an hour, and never dies."""
+    """A loop that calls a handler for each dead letter. After an error, it handles the letter again in one hour."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
         super().__init__(mailbox, visibility_timeout)
         self._handler = handler
         self.counts: Counter[str] = Counter()
-        """How many dead letters were processed, replayed, discarded, kept, and failed."""
+        """The numbers of dead letters by outcome: processed, replay, discard, keep, and failed."""
 
     def prepare(self) -> None:
-        """Open the mailbox as one for dead letters."""
+        """Open the mailbox with the settings of a dead-letter mailbox."""
         self.mailbox._open_for_dead_letters()
 
     def handle(self, message: Message[DeadLetter[T], None], visibility_timeout: float) -> None:
-        """Call the handler with one dead letter, and do what it decides."""
+        """Call the handler with one dead letter, and apply the action that it returns."""
         letter = message.body
         began = time.perf_counter()
         try:
@@ -89,7 +89,7 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
         return (to_datetime(self.mailbox._core.clock.now()) - letter.dead_lettered_at).total_seconds()
 
     def _count(self, letter: DeadLetter[T], action: str, took: float) -> None:
-        """Count here, and in the metrics of the broker if a program asked for those."""
+        """Count an outcome in `counts`, and in the metrics of the broker if they are enabled."""
         self.counts[action] += 1
         if (meter := self.mailbox._core.meter) is not None:
             name = self.mailbox.name

@@ -1,4 +1,4 @@
-"""`DLQPolicy`: when a failed message is dead, and which mailbox gets it."""
+"""`DLQPolicy`: the rule by which a failed message is dead, and the mailbox that receives it."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 ErrorMatch = type[BaseException] | str
-"""A type of exceptions, whose subclasses match too; or the name of a type, for those of libraries not imported here."""
+"""An exception type or the name of one, for types of libraries that are not imported. Subclasses match too."""
 
 RETRIABLE_ERRORS: frozenset[ErrorMatch] = frozenset(
     {"MailboxConnectionError", "RateLimitError", TimeoutError, ConnectionError, "VisibilityExpansionRequired"}
 )
-"""Temporary errors: for `exclude_errors`."""
+"""Temporary errors, for `exclude_errors`."""
 NON_RETRIABLE_ERRORS: frozenset[ErrorMatch] = frozenset(
     {"ValidationError", "ContentPolicyViolation", "AuthenticationError", "QuotaExceededError"}
 )
-"""Errors that another attempt cannot fix: for `include_errors`."""
+"""Errors that another attempt cannot fix, for `include_errors`."""
 AMBIGUOUS_ERRORS: frozenset[ErrorMatch] = frozenset({"ProviderError", "SerializationError", "ResourceNotFoundError"})
-"""Errors for which it depends: without a rule, the number of deliveries decides."""
+"""Errors that may be temporary or not. Without a rule, the number of deliveries decides."""
 
 
 @dataclass(frozen=True)
 class DLQPolicy(Generic[T, R]):
-    """When a failed message goes to a dead-letter mailbox. Subclass it to decide otherwise.
+    """The rule by which a failed message moves to a dead-letter mailbox. Subclass it for another rule.
 
-    A policy judges failures that a handler reports. A body that kills its process is judged by the store: it is dead
-    after `max_delivery_count` losses.
+    A policy applies to failures of a handler. For a body that kills its process, the store decides: the message is dead
+    after `max_delivery_count` lost leases.
     """
 
     mailbox: Mailbox[DeadLetter[T], None]
-    """Where dead messages go."""
+    """The mailbox that receives dead messages."""
     max_delivery_count: int = 5
-    """A message that fails in this delivery is dead."""
+    """The number of the delivery in which a failed message is dead."""
     include_errors: frozenset[ErrorMatch] | None = None
     """Errors after which a message is dead, regardless of the number of deliveries."""
     exclude_errors: frozenset[ErrorMatch] | None = None
-    """Errors after which a message is always retried. They win over `include_errors`."""
+    """Errors after which a message is always retried. They take precedence over `include_errors`."""
 
     def __post_init__(self) -> None:
         count = self.max_delivery_count
@@ -61,19 +61,19 @@ class DLQPolicy(Generic[T, R]):
         return message.delivery_count >= self.max_delivery_count
 
     def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
-        """Return the mailbox that gets a dead message."""
+        """Return the mailbox that receives a dead message."""
         return self.mailbox
 
 
 @dataclass(frozen=True)
 class DLQRoutes(DLQPolicy[T, R]):
-    """A policy with different dead-letter mailboxes for different errors. `mailbox` gets the others."""
+    """A policy with separate dead-letter mailboxes by error. Other errors go to `mailbox`."""
 
     routes: Mapping[ErrorMatch, Mailbox[DeadLetter[T], None]] = field(default_factory=dict)
-    """The first entry that matches the error decides."""
+    """The mailbox by error. The first entry that matches the error applies."""
 
     def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
-        """Return the mailbox of the first route that matches."""
+        """Return the mailbox of the first route that matches the error, else `mailbox`."""
         found = (mailbox for match, mailbox in self.routes.items() if matches_any(error, frozenset({match})))
         return next(found, self.mailbox)
 

@@ -1,4 +1,4 @@
-"""`EvalLoop`: run the processing of a loop over requests with an expected output, and score what it gives."""
+"""`EvalLoop`: run the processing of a loop on requests with an expected output, and score its outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN_ARGUMENTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good an output is."""
+    """The score of an output."""
 
     value: float
     passed: bool
@@ -33,7 +33,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class EvalRequest(Generic[InputT, ExpectedT]):
-    """An input, and the output that is expected for it."""
+    """An input, and its expected output."""
 
     input: InputT
     expected: ExpectedT
@@ -48,16 +48,16 @@ class EvalResult:
     request_id: UUID
     score: Score | None = None
     latency_ms: float | None = None
-    """How long the processing took, without the evaluator."""
+    """The duration of the processing, without the evaluator."""
     error: str | None = None
 
 
 Evaluator = Callable[..., Score]
-"""(output, expected) → Score; or (output, expected, session, input) → Score, which sees the session of the loop."""
+"""A function (output, expected) → Score, or (output, expected, session, input) → Score with the session of the loop."""
 
 
 class EvalLoop(RequestLoop[EvalRequest[InputT, ExpectedT], EvalResult], Generic[InputT, OutputT, ExpectedT]):
-    """Evaluates requests with the processing of a loop. That loop itself need not run."""
+    """A loop that evaluates requests with the processing of another loop, which does not have to run."""
 
     def __init__(
         self,

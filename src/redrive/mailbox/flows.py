@@ -1,4 +1,4 @@
-"""What mailboxes do, as flows: send, receive, acknowledge, nack, reply, request."""
+"""The operations of mailboxes as flows: send, receive, acknowledge, nack, reply, request."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ MAX_VISIBILITY_SECONDS = 43_200
 MAX_WAIT_SECONDS = 20
 DEFAULT_VISIBILITY_SECONDS = 30
 RESULT_GRACE = MINUTE
-"""How much longer than its requester waits for it a result is kept."""
+"""The time for which a result is kept after the timeout of its request."""
 _LONGEST_RESULT = 30 * DAY
 DEAD_LETTER_SETTINGS: QueueOptions = {"max_attempts": 0, "max_losses": 5}
-"""Settings of a dead-letter mailbox: a letter dies there only if it kills its consumers."""
+"""The settings of a dead-letter mailbox: a letter dies there only if it kills its consumers."""
 _SHORTEST = 1
 """The shortest lease, in microseconds: it expires immediately."""
 
@@ -73,7 +73,7 @@ def seconds(name: str, value: object, most: int) -> int:
 
 
 def check_address(core: Core, address: str) -> Flow[str]:
-    """Return the address of a mailbox for replies, if it exists; in another store, if that is known."""
+    """Return the address of a mailbox for replies. Raises if the queue, or the other store, does not exist."""
     known = core.address("reply_to", address)
     if not is_remote(known):
         yield from core.queue(known)
@@ -93,14 +93,14 @@ def new_message(
 
 
 def send(queue: str, item: NewItem) -> Flow[ItemId]:
-    """Put a message."""
+    """Put a message, and return its id."""
     receipts = yield from commit_call(Put(queue, (item,)))
-    assert isinstance(receipts, tuple)  # it brings no verdict
+    assert isinstance(receipts, tuple)  # a put without a verdict always returns receipts
     return receipts[0].id
 
 
 def import_letter(core: Core, queue: str, body: BodyType[Any], letter: object, **options: object) -> Flow[ItemId]:
-    """Import a dead letter that a program made. It needs the right to import; the same letter again is ignored."""
+    """Import a dead letter that a program made. This requires the right to import; a second import is ignored."""
     for name, value in options.items():
         if value not in (None, 0, DEFAULT_PRIORITY):
             raise InvalidParameterError(name, value, "not for dead letters, which bring everything with them")
@@ -117,9 +117,9 @@ def import_letter(core: Core, queue: str, body: BodyType[Any], letter: object, *
 def receive(
     core: Core, queue: str, body: BodyType[Any], limit: int, visibility: int, wait: int, worker: str
 ) -> Flow[list[Delivered]]:
-    """Lease messages. One that cannot be decoded is dead, and others are received instead.
+    """Lease up to `limit` messages. One that cannot be decoded is dead, and others are received instead.
 
-    With visibility 0 they are released immediately, counted: their handles have expired.
+    With visibility 0 they are released immediately as counted deliveries: their handles have expired.
     """
     end = core.clock.now() + wait
     timeout = visibility or DEFAULT_VISIBILITY_SECONDS * SECOND
@@ -130,7 +130,7 @@ def receive(
             try:
                 delivered.append(Delivered(lease, (yield from _decode(body, lease))))
             except InvalidPayload as error:
-                if REPLY_ERROR in lease.headers:  # the store answered a death, and knows no type
+                if REPLY_ERROR in lease.headers:  # the store replied to a death, without knowing the type
                     delivered.append(Delivered(lease, None))
                     continue
                 yield from settle.fail(core, lease, error, False, Dead(DeadReason.UNDECODABLE))
@@ -143,7 +143,7 @@ def receive(
 
 
 def _decode(body: BodyType[Any], lease: Lease) -> Flow[Any]:
-    """Decode a body. A dead-letter mailbox gives a view of a dead item instead, with the body inside."""
+    """Return the decoded body; in a dead-letter mailbox, the view of the dead item with the decoded body inside."""
     if not body.is_a(DeadLetter):
         return body.decode(lease.payload, lease.content_type)
     item: Item = yield from run_query(GetLeasedItem(lease.token))
@@ -168,63 +168,63 @@ def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[None]:
 
 
 def reply(core: Core, lease: Lease, body: Result) -> Flow[None]:
-    """Send one of several replies to a message that is still held."""
+    """Send a reply to a message that this consumer still holds; more may follow."""
     yield from commit_call(Reply(lease.token, body))
     if is_remote(lease.headers[REPLY_TO]):
         core.wake_movers()
 
 
 def extend(lease: Lease, visibility: int) -> Flow[Instant]:
-    """Hold a message for this time from now. With 0 it becomes visible immediately."""
+    """Extend the lease of a message to this time from now. With 0 it becomes visible immediately."""
     deadline: Instant = yield from commit_call(Extend(lease.token, visibility or _SHORTEST))
     return deadline
 
 
 def nack(core: Core, lease: Lease, delay: int) -> Flow[None]:
-    """Release a message, counted, until it is visible again after the delay."""
+    """Release a message as a counted delivery; it is visible again after the delay."""
     yield from settle.release(core, lease, timedelta(microseconds=delay), True, None)
 
 
 def fail(core: Core, lease: Lease, error: Exception, verdict: Verdict | None) -> Flow[None]:
-    """Record a failure, and do as the verdict says, or the settings of the queue."""
+    """Record a failure with this verdict, or with the one by the settings of the queue."""
     yield from settle.fail(core, lease, error, False, verdict)
 
 
 def return_(core: Core, lease: Lease) -> Flow[None]:
-    """Return a message that was not handled: it is delivered again, and this delivery does not count."""
+    """Release a message that was not handled: it is delivered again, and this delivery does not count."""
     yield from settle.release(core, lease, 0, False, None)
 
 
 def replay_or_discard(core: Core, lease: Lease, is_replay: bool) -> Flow[None]:
-    """Redrive or remove a dead letter that this consumer holds, as a manual change, with a row in the audit."""
-    yield from run_query(GetLeasedItem(lease.token))  # raises if another consumer has it by now
+    """Redrive or drop a dead letter that this consumer holds, as a manual change with a row in the audit."""
+    yield from run_query(GetLeasedItem(lease.token))  # raises if this consumer has lost the lease
     verb = Verb.REDRIVE if is_replay else Verb.DROP
     yield from manual_changes.change(core, verb, lease.id, None, force=True)
 
 
 def request(core: Core, queue: str, reply: BodyType[T], item: NewItem, timeout: DurationInput | None) -> Flow[T]:
-    """Send a message, wait for its result, and decode that."""
+    """Send a message, wait for its result, and return that decoded."""
     count = core.notify.result_count
     id = yield from send(queue, item)
-    is_new = item.idempotency_key is None  # otherwise the item may have been put, and may have ended, long ago
+    is_new = item.idempotency_key is None  # otherwise the item may have been put, and have ended, before this call
     result = yield from await_result(core, queue, id, timeout, count if is_new else None)
     return reply.decode(result.payload, result.content_type)
 
 
 def result_timeout(timeout: DurationInput | None) -> int:
-    """Return how long the result of a request is kept, for a sender that waits up to `timeout`."""
+    """Return the time for which the result of a request is kept, if the sender waits up to `timeout`."""
     wait = DAY if timeout is None else parse_duration(timeout, "timeout")
     return min(wait + RESULT_GRACE, _LONGEST_RESULT)
 
 
 def _keep_result(lease: Lease) -> int | None:
-    """Return how long the sender wants the result to be kept; None if no caller awaits it."""
+    """Return the time for which the sender wants the result to be kept; None if the sender does not await it."""
     text = lease.headers.get(KEEP_RESULT, "")
     return min(int(text), _LONGEST_RESULT) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
 def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
-    """Return the error in a reply to a death, or None."""
+    """Return the error in a reply that reports a death; None for any other reply."""
     reason = lease.headers.get(REPLY_ERROR)
     if reason is None:
         return None
@@ -234,12 +234,12 @@ def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
 
 
 def sender_headers(lease: Lease) -> dict[str, str]:
-    """Return the headers that a program set."""
+    """Return the headers of a message without the reserved ones."""
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
 
 
 def set_expiry(body: object, options: MessageOptions) -> None:
-    """Let a request to a loop expire at its deadline, unless another expiry is given."""
+    """Set the expiry of a request to a loop to its deadline, unless the options contain an expiry."""
     if isinstance(body, MainLoopRequest) and not (options.get("expire_timeout") or options.get("expire_at")):
         options["expire_at"] = body.deadline
 
@@ -251,18 +251,18 @@ def request_id_of(body: object) -> str | None:
 
 
 def is_awaited(lease: Lease) -> bool:
-    """Whether the sender awaits the result of the message."""
+    """Return whether the sender awaits the result of the message."""
     return _keep_result(lease) is not None
 
 
 def count(queue: str) -> Flow[int]:
-    """Count messages: visible, scheduled and held by consumers."""
+    """Return the number of messages: visible, scheduled and held by consumers."""
     stats: QueueStats = yield from run_query(GetStats(queue))
     return stats.pending + stats.failed + stats.active
 
 
 def purge(core: Core, queue: str, confirm: int) -> Flow[int]:
-    """Delete all messages that no consumer holds, if they are as many as were confirmed. Returns how many."""
+    """Delete all messages that no consumer holds, and return their number. Raises if `confirm` is another number."""
     statuses = (Status.PENDING, Status.FAILED)
     flow = clearance.clear_queue(core, queue, statuses, final=True, confirm=confirm, named="mailbox")
     return (yield from flow).cleared

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from redrive.mailbox.loop_group import LoopGroup
 
 STOP_SLICE_SECONDS = 0.1
-"""While loops finish, a second stop is seen after this time at the latest."""
+"""The longest time until a second stop is noticed while loops finish."""
 RECEIVE_GRACE_SECONDS = 2 * WAIT_SLICE_SECONDS
-"""How long loops that receive are waited for, when handlers are not waited for any more."""
+"""Seconds to wait for loops that receive, after the wait for handlers has ended."""
 _Loops = Sequence[MessageLoop[Any, Any]]
 _log = events.logger("redrive.worker")
 
 
 class GroupWorker:
-    """Runs a group once. Each loop has a slot of the in-flight log, and receives under the name that the log has."""
+    """One run of a group. Each loop has a slot of the in-flight log, and receives under the worker name of the log."""
 
     def __init__(self, group: LoopGroup, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> None:
         self._group = group
@@ -47,7 +47,7 @@ class GroupWorker:
         group._before_terminate = self._record_hung
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Run the loops until `stop`. Raises the error of a loop that failed, after the others have stopped."""
+        """Run the loops until `stop`. Raises the first error of a loop, after all loops have stopped."""
         group, loops = self._group, self._group.loops
         group.prepare()
         _log.info(
@@ -72,14 +72,14 @@ class GroupWorker:
             )
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Receive nothing more, finish what is handled, and end. A second time, or `at_once`: do not wait."""
+        """Stop receiving, finish the messages being handled, and end. A second call, or `at_once`, ends the wait."""
         self._at_once = at_once or self._is_stopping
         self._is_stopping = True
         self._group._end.set()
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Show that the worker is there: to its supervisor, to the stores, and in the metrics."""
+        """Report the worker to its supervisor, to the stores, and in the metrics."""
         with ExitStack() as stack:
             if self._in_flight_log is not None:
                 heartbeat = Heartbeat(self._in_flight_log.beat)
@@ -99,7 +99,7 @@ class GroupWorker:
             yield
 
     def _finish(self) -> None:
-        """Let loops finish what they handle, until the timeout or a second stop. Loops that receive end soon."""
+        """Wait until loops have finished their messages, until the timeout or a second stop; then for receives."""
         until = time.monotonic() + self._timeout
         while not self._group.shutdown(timeout=STOP_SLICE_SECONDS):
             if self._at_once or time.monotonic() >= until:
@@ -112,14 +112,14 @@ class GroupWorker:
         return any(loop.running and not loop._is_handling for loop in self._group.loops)
 
     def _return_held(self) -> bool:
-        """Return the messages of loops that were not waited for, uncounted. Whether nothing is left."""
+        """Release the messages that loops still hold, uncounted. Returns whether none is left."""
         if not any(loop.running or loop._may_hold_more for loop in self._group.loops):
             return True
         returned = [return_leases(broker, self.name) for broker in self._group.brokers]
         return all(returned) and not self._is_receiving()
 
     def _record_hung(self, hung: _Loops) -> None:
-        """The watchdog ends the process: record why. Only what these loops handle is charged with a loss."""
+        """Record why the watchdog ends the process. Only messages of the hung loops are charged with a loss."""
         log = self._in_flight_log
         if log is None:
             return
@@ -131,7 +131,7 @@ class GroupWorker:
 
 
 def _place(broker: Broker) -> tuple[str, str]:
-    """The store and namespace of a broker. Mailboxes that were made with a URL have a broker each."""
+    """Return the store and namespace of a broker, as mailboxes that were made with a URL have separate brokers."""
     store = broker.core.store
     return store.name, store.namespace
 

@@ -28,7 +28,7 @@ HUNG_EXIT_CODE = 70
 """The exit code of a process that the watchdog ends."""
 DEFAULT_DLQ_THRESHOLD = 100
 SIGNAL_SECONDS = 0.5
-"""A signal is seen after this time at the latest."""
+"""The longest time until a signal is noticed."""
 _OTHER_OPTIONS = {
     "--url": "its mailboxes name their store; the module can take it from a variable: connect(os.environ['MAIL'])",
     "--queue": "its loops name their mailboxes; make another group of those to run",
@@ -36,7 +36,7 @@ _OTHER_OPTIONS = {
     "--processes": "each process runs all loops; to run several, run the command several times",
     "--until-idle": "its loops wait for messages until they are stopped; in a test, take loop.run(max_iterations=1)",
 }
-"""Options of `redrive work` for apps, and what to do instead."""
+"""Options of `redrive work` that only apps accept, and the alternative for a group."""
 _log = events.logger("redrive.mailbox")
 
 
@@ -46,14 +46,14 @@ def _exit() -> None:
 
 
 class LoopGroup(WorkerProgram):
-    """Runs loops, each in a thread, until one shutdown or SIGTERM ends all. `redrive work module:group` runs it with a
-    supervisor.
+    """Several loops, each in a thread, until one shutdown or SIGTERM ends all. `redrive work module:group` runs a group
+    with a supervisor.
 
-    health_port: serve GET /health/live and /health/ready there, on `health_host`. Live: every loop made progress within
-    `watchdog_threshold` seconds. Ready: every loop runs. Both say `degraded` while a dead-letter mailbox of `dlq` has
-    `dlq_threshold` messages or more.
-    watchdog_threshold: a loop that makes no progress for this many seconds hangs, and the process ends with exit code
-    70 and the tracebacks of all threads, for its supervisor to start it again. None: no watchdog.
+    health_port: the port on `health_host` for GET /health/live and /health/ready. Live: every loop made progress within
+    `watchdog_threshold` seconds. Ready: every loop runs. Both report `degraded` while a dead-letter mailbox of `dlq`
+    has `dlq_threshold` messages or more, or cannot be read.
+    watchdog_threshold: seconds without progress after which a loop is considered hung; the process then exits with code
+    70 and the tracebacks of all threads, and its supervisor restarts it. None: no watchdog.
     """
 
     CHANGE_OF_STORE = "make its mailboxes on a file or a server, as in connect('sqlite:///mail.db')"
@@ -89,16 +89,16 @@ class LoopGroup(WorkerProgram):
 
     @property
     def health_port(self) -> int | None:
-        """The port of the health checks, while the group runs."""
+        """The port of the health checks while the group runs, else None."""
         return None if self._server is None else self._server.server_address[1]
 
     @property
     def brokers(self) -> Sequence[Broker]:
-        """The brokers that its loops receive from."""
+        """The brokers of its loops, without duplicates."""
         return tuple({loop.mailbox._core: loop.mailbox._broker for loop in self.loops}.values())
 
     def make_worker(self, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> GroupWorker:
-        """Return what `redrive work` runs."""
+        """Return the worker that `redrive work` runs."""
         refuse_options(launch, "a LoopGroup", _OTHER_OPTIONS)
         if in_flight_log is not None and len(self.loops) > in_flight_log.slots:
             raise InvalidInput(
@@ -107,8 +107,8 @@ class LoopGroup(WorkerProgram):
         return GroupWorker(self, launch, in_flight_log)
 
     def run(self) -> None:
-        """Run all loops until `shutdown`, SIGTERM or SIGINT. Raises the error of a loop that failed, after the others
-        have stopped. Signals are handled if this is the main thread."""
+        """Run all loops until `shutdown`, SIGTERM or SIGINT. Raises the first error of a loop, after all loops have
+        stopped. Signals are handled in the main thread only."""
         before = self._handle_signals()
         try:
             self.prepare()
@@ -118,12 +118,12 @@ class LoopGroup(WorkerProgram):
                 signal.signal(number, handler)
 
     def prepare(self) -> None:
-        """Check what all loops need, before any of them receives. Raises what one of them refuses."""
+        """Call `prepare` of all loops, before any of them receives. Raises the first error."""
         for loop in self.loops:
             loop.prepare()
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
-        """Stop all loops. Returns whether all ended in time."""
+        """Stop all loops. Returns whether all ended within `timeout` seconds (by default `shutdown_timeout`)."""
         self._end.set()
         for loop in self.loops:
             loop.shutdown(timeout=0)
@@ -131,7 +131,7 @@ class LoopGroup(WorkerProgram):
         return all([loop.shutdown(timeout=max(0.0, until - time.monotonic())) for loop in self.loops])
 
     def health(self) -> dict[str, Any]:
-        """Return what a health check reports."""
+        """Return the report of a health check."""
         dlq = [self._depth(mailbox) for mailbox in self._dlq]
         degraded = any(each["depth"] is None or each["depth"] >= self._dlq_threshold for each in dlq)
         report: dict[str, Any] = {
@@ -151,12 +151,12 @@ class LoopGroup(WorkerProgram):
 
     @property
     def is_alive(self) -> bool:
-        """Whether every loop made progress lately."""
+        """True if every loop made progress within `watchdog_threshold` seconds, or if there is no watchdog."""
         return all(self._makes_progress(loop) for loop in self.loops)
 
     @property
     def is_ready(self) -> bool:
-        """Whether every loop runs."""
+        """True if every loop runs."""
         return all(loop.running for loop in self.loops)
 
     def _makes_progress(self, loop: MessageLoop[Any, Any]) -> bool:
@@ -170,7 +170,7 @@ class LoopGroup(WorkerProgram):
         return {"name": mailbox.name, "depth": depth, "threshold": self._dlq_threshold}
 
     def _run(self, stop: Callable[[], object]) -> None:
-        """Run all loops until the end, and `stop` them then."""
+        """Serve health checks and run all loops until the end is set or a loop fails; then call `stop`."""
         threads = [
             threading.Thread(target=self._run_loop, args=(loop,), name="redrive-loop", daemon=True)
             for loop in self.loops
@@ -195,13 +195,13 @@ class LoopGroup(WorkerProgram):
             loop.run()
         except BaseException as error:
             if isinstance(error, Closed) and self._end.is_set():
-                return  # it was not waited for, and its broker was closed
+                return  # the shutdown timed out, and the broker of the loop was closed
             _log.error("loop_failed", mailbox=loop.mailbox.name, error_type=type(error).__name__, error=str(error))
             self._errors.append(error)
             self._end.set()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait for the end. End the process if a loop hangs."""
+        """Wait for the end. Terminate the process if a loop hangs."""
         while not self._wait(self._interval) and any(thread.is_alive() for thread in threads):
             hung = [loop for loop in self.loops if loop.running and not self._makes_progress(loop)]
             for loop in hung:
@@ -212,7 +212,7 @@ class LoopGroup(WorkerProgram):
                 return
 
     def _wait(self, seconds: float) -> bool:
-        """Wait for the end, in slices: a signal that comes just before a wait does not interrupt it."""
+        """Wait up to `seconds` for the end, in slices, as a signal just before a wait does not interrupt it."""
         until = time.monotonic() + seconds
         while not self._end.wait(min(SIGNAL_SECONDS, max(0.0, until - time.monotonic()))):
             if self._is_signalled or time.monotonic() >= until:
@@ -224,7 +224,7 @@ class LoopGroup(WorkerProgram):
             return {}
 
         def stop(number: int, frame: FrameType | None) -> None:
-            self._is_signalled = True  # and not the event: this thread may hold its lock now
+            self._is_signalled = True  # instead of the event, whose lock this thread may hold now
 
         return {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -234,10 +234,10 @@ class LoopGroup(WorkerProgram):
         group = self
 
         class Handler(BaseHTTPRequestHandler):
-            """Answers health checks."""
+            """The handler of health checks."""
 
             def do_GET(self) -> None:
-                """Answer one."""
+                """Answer a health check."""
                 checks = {"/health/live": lambda: group.is_alive, "/health/ready": lambda: group.is_ready}
                 check = checks.get(self.path)
                 status = 404 if check is None else 200 if check() else 503
@@ -250,7 +250,7 @@ class LoopGroup(WorkerProgram):
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Write nothing: checks come every few seconds."""
+                """Log nothing, as checks come every few seconds."""
 
         try:
             self._server = ThreadingHTTPServer(self._health_address, Handler)

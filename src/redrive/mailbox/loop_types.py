@@ -1,4 +1,4 @@
-"""What loops receive and reply: requests with an id, and results with an output or an error."""
+"""Types of loops: requests with an id, results with an output or an error, and options."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class MainLoopResult(Generic[OutputT]):
 
     @property
     def success(self) -> bool:
-        """Whether there is an output, and no error."""
+        """True if there is no error."""
         return self.error is None
 
 
 class Adapter(Protocol[RequestT_contra, OutputT_co]):
-    """Anything that can evaluate a request."""
+    """An object that can evaluate a request."""
 
     def evaluate(self, request: RequestT_contra) -> OutputT_co:
         """Return the output for a request."""
@@ -62,13 +62,13 @@ class MainLoopConfig:
     visibility_timeout: float = 300
     """Seconds that a request is invisible to other consumers. A heartbeat extends it while the handler runs."""
     retry: Callable[[int], float] = default_backoff
-    """The seconds until the next delivery, by the number of deliveries so far."""
+    """A function from the number of deliveries so far to the seconds until the next one."""
     max_delivery_count: int = 5
-    """Without a policy: a request that fails in this delivery is dead, in its own mailbox."""
+    """The number of the delivery in which a failed request is dead, in its own mailbox; only without a policy."""
 
 
 NO_RESOURCES: Mapping[str, Any] = {}
 
 
 class VisibilityExpansionRequired(Exception):
-    """Raised by a handler that needs another run with more in view: the request is delivered again, uncounted."""
+    """Raised by a handler that needs another run with more input: the request is delivered again, uncounted."""

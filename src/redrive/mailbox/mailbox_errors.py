@@ -32,7 +32,7 @@ class InvalidParameterError(MailboxError, InvalidInput):
 
 
 class SerializationError(MailboxError, InvalidPayload):
-    """A body is not of the type that the mailbox declares. `path` says where."""
+    """A body is not of the type that the mailbox declares. `path` names the invalid part."""
 
 
 class ReceiptHandleExpiredError(MailboxError, LeaseLost):
@@ -40,7 +40,7 @@ class ReceiptHandleExpiredError(MailboxError, LeaseLost):
 
 
 class MailboxFullError(MailboxError, QueueFull):
-    """The mailbox holds as many messages as its max_size allows."""
+    """The mailbox holds `max_size` messages."""
 
 
 class MailboxConnectionError(MailboxError, StoreUnavailable):
@@ -52,7 +52,7 @@ class MailboxResolutionError(MailboxError, QueueNotFound):
 
 
 class MailboxClosedError(MailboxError, Closed):
-    """The mailbox was closed before the call."""
+    """The mailbox is closed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class ReplyNotAvailableError(MailboxError, InvalidInput):
 
 
 class MessageFinalizedError(MailboxError, Refused):
-    """A reply after the message was acknowledged or nacked."""
+    """A reply was sent after the message was acknowledged or nacked."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -78,7 +78,7 @@ class MessageFinalizedError(MailboxError, Refused):
 
 
 class RequestFailedError(MailboxError, TaskFailed):
-    """The message of a request is dead. `failure` is the last failure, if that is known here."""
+    """The message of a request is dead. `failure` is the last failure, or None if it is unknown to this process."""
 
     def __init__(self, mailbox: str, id: str, reason: str, title: str, failure: Failure | None = None) -> None:
         self.task, self.id, self.reason, self.title, self.failure = mailbox, id, reason, title, failure
@@ -86,7 +86,7 @@ class RequestFailedError(MailboxError, TaskFailed):
 
 
 class RequestTimeoutError(MailboxError, ResultTimeout):
-    """No reply came in time. The message is not withdrawn, and may still be answered."""
+    """No reply came within the timeout. The message stays in the mailbox, and may still be answered."""
 
     def __init__(self, mailbox: str, id: str, timeout: int) -> None:
         self.task, self.id, self.timeout = mailbox, id, timeout
@@ -112,8 +112,8 @@ _NAMED: tuple[tuple[type[RedriveError], type[MailboxError]], ...] = (
 
 
 class _NamedErrors:
-    """Raises errors of the broker under their names here, with the same text and fields. It has no state: a generator
-    for each call would cost more than all else that a mailbox adds to it."""
+    """A context manager that raises errors of the broker as errors of mailboxes, with the same text and fields. It is
+    a stateless class: a generator per call would cost more than all other overhead of a mailbox."""
 
     def __enter__(self) -> None:
         pass

@@ -21,10 +21,10 @@ from redrive.mailbox.request_loop import RequestLoop, result_of
 
 
 class MainLoop(RequestLoop[MainLoopRequest[RequestT], MainLoopResult[OutputT]], Generic[RequestT, OutputT]):
-    """Handles requests: subclass it with `process`, or give a function or an adapter with `evaluate`.
+    """A loop that handles requests by `process` of a subclass, by a function, or by an adapter with `evaluate`.
 
     A request that succeeds is acknowledged with its result, in one transaction. One that fails is delivered again after
-    a back-off, until the policy says that it is dead; then it moves to a dead-letter mailbox, and its sender gets a
+    a back-off, until it is dead by the policy; then it moves to a dead-letter mailbox, and its sender gets a
     `MainLoopResult` with the error. Handlers may be coroutine functions.
     """
 
@@ -42,13 +42,13 @@ class MainLoop(RequestLoop[MainLoopRequest[RequestT], MainLoopResult[OutputT]], 
         self.adapter = adapter
         self.resources = NO_RESOURCES if resources is None else resources
         self.session: Any = None
-        """What a subclass keeps between requests, for evaluators that want to see it."""
+        """The state that a subclass keeps between requests; evaluators may get it."""
         self._handler = handler
         if adapter is None and handler is None and type(self).process is MainLoop.process:
             raise InvalidInput("a MainLoop needs a handler=, an adapter=, or a subclass with process()")
 
     def process(self, request: RequestT) -> Any:
-        """Return the output for a request, or a coroutine that does."""
+        """Return the output for a request, or an awaitable of it."""
         if self._handler is not None:
             return self._handler(request)
         assert self.adapter is not None

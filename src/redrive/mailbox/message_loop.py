@@ -1,4 +1,4 @@
-"""`MessageLoop`: receive and handle messages until shutdown. `MainLoop` and `DLQConsumer` are loops."""
+"""`MessageLoop`: receive and handle messages until shutdown. The base of `MainLoop` and `DLQConsumer`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAIT_SLICE_SECONDS = 1.0
-"""A loop that waits for messages sees a shutdown after this time at the latest."""
+"""The longest time until a loop that waits for messages notices a shutdown."""
 RECONNECT_SECONDS = 1.0
-"""Pause before the next try while the store cannot be reached."""
+"""The pause before the next attempt while the store cannot be reached."""
 DEFAULT_WAIT_SECONDS = 20
 _EXTENSIONS = 3
-"""How often the visibility of a message is extended within one timeout."""
+"""The number of extensions of a message within one visibility timeout."""
 _log = events.logger("redrive.mailbox")
 
 
 class LoopHeartbeat:
-    """When a loop last made progress, for a watchdog. A handler that takes long calls `beat` now and then."""
+    """The time of the last progress of a loop, for a watchdog. A slow handler calls `beat` at intervals."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -48,7 +48,7 @@ class LoopHeartbeat:
 
 
 class VisibilityKeeper(BackgroundThread):
-    """Extends the visibility of a message from a thread, while a handler runs."""
+    """A thread that extends the visibility of a message while a handler runs."""
 
     def __init__(self, message: Message[Any, Any], visibility_timeout: float) -> None:
         super().__init__("visibility")
@@ -60,14 +60,14 @@ class VisibilityKeeper(BackgroundThread):
             try:
                 self._message.extend_visibility(self._timeout)
             except ReceiptHandleExpiredError:
-                return  # another consumer has it; what this one says of it is refused
+                return  # another consumer may hold it, and the outcome of this one is refused
             except RedriveError as error:
                 _log.warning("visibility_not_extended", message_id=self._message.id, error=str(error))
 
 
 @contextmanager
 def exits_as_failures() -> Iterator[None]:
-    """Take an exit of a handler, as by `sys.exit()`, for its failure; in the main thread it interrupts the loop."""
+    """Raise an exit of a handler, such as `sys.exit()`, as RuntimeError; in the main thread it interrupts the loop."""
     try:
         yield
     except BaseException as error:
@@ -77,7 +77,7 @@ def exits_as_failures() -> Iterator[None]:
 
 
 class MessageLoop(ABC, Generic[T, R]):
-    """Receives messages one by one and handles each. `run` blocks; `shutdown` ends it from another thread."""
+    """A loop that receives and handles messages one by one. `run` blocks; `shutdown` ends it from another thread."""
 
     def __init__(self, mailbox: Mailbox[T, R], visibility_timeout: float) -> None:
         self.mailbox = mailbox
@@ -91,17 +91,17 @@ class MessageLoop(ABC, Generic[T, R]):
         self._slot = 0
         self._is_handling = False
         self._may_hold_more = False
-        """A message was received or handled without a known end: the loop may hold it until it times out."""
+        """True if the outcome of a receive or message is unknown: the loop may hold a message until it times out."""
         self._completed = self._not_completed = 0
 
     @property
     def running(self) -> bool:
-        """Whether a thread is in `run`."""
+        """True while a thread is in `run`."""
         return not self._is_idle.is_set()
 
     @property
     def heartbeat(self) -> LoopHeartbeat:
-        """When it last made progress."""
+        """The time of its last progress."""
         return self._heartbeat
 
     def run(
@@ -134,11 +134,11 @@ class MessageLoop(ABC, Generic[T, R]):
         return self._is_idle.wait(timeout)
 
     def prepare(self) -> None:
-        """Check what the loop needs, before its first receive."""
+        """Prepare the loop before its first receive; raise if it cannot run."""
 
     @abstractmethod
     def handle(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message, and end its delivery."""
+        """Handle a message, and settle its delivery."""
 
     def __enter__(self) -> Self:
         return self
@@ -149,12 +149,12 @@ class MessageLoop(ABC, Generic[T, R]):
         self.shutdown()
 
     def _join_worker(self, worker: str, in_flight_log: InFlightLog | None, slot: int) -> None:
-        """Receive under the name of a worker, and record in a slot of its log which message is handled."""
+        """Set the worker whose name receives use, and the slot of its log that records the message being handled."""
         self.mailbox._worker = worker
         self._in_flight_log, self._slot = in_flight_log, slot
 
     def _receive(self, visibility_timeout: float, wait_seconds: float) -> list[Message[T, R]]:
-        """Wait for a message in slices, so that a shutdown is seen soon."""
+        """Wait up to `wait_seconds` for a message, in slices, so that a shutdown is noticed soon."""
         end = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, end - time.monotonic())
@@ -172,7 +172,7 @@ class MessageLoop(ABC, Generic[T, R]):
                 return list(received)
 
     def _handle_on_record(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message. While its handler runs, the log of the worker has its receipt handle."""
+        """Handle a message. While its handler runs, the log of the worker contains its receipt handle."""
         log = self._in_flight_log
         self._is_handling = True
         if log is not None:
@@ -186,10 +186,10 @@ class MessageLoop(ABC, Generic[T, R]):
             self._is_handling = False
 
     def _handle_or_return(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message. One whose handler was interrupted never ran, and one that came too late is another's. An
-        error that `handle` does not expect is a failure of the message, and ends the loop."""
+        """Handle a message. After an interrupt it is released uncounted; a late outcome is only logged. An error that
+        `handle` does not expect is recorded as a failure of the message, and ends the loop."""
         try:
-            if self._stop.is_set():  # it came after the loop was asked to stop
+            if self._stop.is_set():  # it was received after the loop was stopped
                 message._return()
                 return
             with exits_as_failures():

@@ -1,4 +1,4 @@
-"""Replay: bring dead letters of a mailbox back to work, all of them or those that a condition selects."""
+"""Replay: redrive dead letters of a mailbox, all of them or those that a condition selects."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay did."""
+    """The counts of a replay."""
 
     replayed: int = 0
     skipped: int = 0
     """Dead letters that the condition did not select, or that consumers hold."""
     duplicates: int = 0
-    """Dead letters whose key `dedupe` had seen."""
+    """Dead letters with the same `dedupe` key as an older one."""
     failed: int = 0
     """Dead letters that could not be decoded, transformed or redriven. They stay."""
     operation: str | None = None
-    """The operation that did it, for `broker.undo_operation`; None if it went letter by letter."""
+    """The id of the operation, for `broker.undo_operation`; None if the letters were redriven one by one."""
 
 
 def replay(
@@ -48,13 +48,13 @@ def replay(
     canary: int | None = None,
     limit: int | None = None,
 ) -> ReplayResult:
-    """Redrive dead letters that are there now, to `source` or to the mailbox that each died in.
+    """Redrive the dead letters that exist now, to `source` or to the mailbox that each died in.
 
     Priorities, reply addresses and histories are kept, and deliveries count from 1 again.
-    where: a condition on dead letters, or a `Filter`. transform: body → the body to send instead. dedupe: a key; of
-    dead letters with the same key, the oldest is replayed. rate: most per second. limit: how many at most.
-    canary: how many first; the rest follows once these have completed. It is for replays that are one operation of the
-    store: those without a function and without a limit.
+    where: a condition on dead letters, or a `Filter`. transform: a function from a body to the body to send instead.
+    dedupe: a function that returns a key; of dead letters with the same key, the oldest is replayed. rate: the highest
+    number per second. limit: the highest number of letters. canary: the number of letters to redrive first; the others
+    follow once these have completed. It requires a replay in one operation: without a function and without a limit.
     """
     to = None if source is None else dlq._address(source)
     filter = where if isinstance(where, Filter) else Filter(status=Status.DEAD)
@@ -80,7 +80,7 @@ def replay(
 
 
 def _items(dlq: Mailbox[DeadLetter[T], None], filter: Filter) -> Iterator[Item]:
-    """Yield dead letters that are there now, oldest first. One that dies again is not replayed twice."""
+    """Yield the dead letters that exist now, oldest first. One that dies again is not yielded twice."""
     until = dlq._core.clock.now() if filter.until is None else filter.until
     filter = msgspec.structs.replace(filter, until=until)
     cursor: str | None = None
@@ -102,7 +102,7 @@ def _replay_one(
     dedupe: Callable[[DeadLetter[T]], Hashable] | None,
     seen: set[Hashable],
 ) -> str:
-    """Replay one dead letter, and return the outcome."""
+    """Replay one dead letter, and return the outcome: the name of a field of `ReplayResult`."""
     if item.status is Status.ACTIVE:
         return "skipped"
     try:

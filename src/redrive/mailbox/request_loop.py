@@ -1,4 +1,4 @@
-"""`RequestLoop`: reply to requests, with retries and a dead-letter policy. `MainLoop` and `EvalLoop` are such loops."""
+"""`RequestLoop`: reply to requests, with retries and a dead-letter policy. The base of `MainLoop` and `EvalLoop`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = events.logger("redrive.mailbox")
 
 
 class RequestLoop(MessageLoop[T, R], Generic[T, R]):
-    """Receives requests and replies to each. A policy says when a request that fails is dead."""
+    """A loop that receives requests and replies to each. A policy decides when a failed request is dead."""
 
     def __init__(
         self, requests: Mailbox[T, R], config: MainLoopConfig | None = None, dlq: DLQPolicy[T, R] | None = None
@@ -36,7 +36,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
         self._dlq = dlq
 
     def prepare(self) -> None:
-        """Let the queue of the mailbox judge losses as the policy says. Raises if it may not be changed."""
+        """Set the limits and dead queue of the mailbox by the policy. Raises InvalidInput if they cannot be changed."""
         self.mailbox._open()
         if self._dlq is None:
             return
@@ -66,7 +66,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
 
     @abstractmethod
     def respond(self, request: T) -> R:
-        """Return the reply to a request. Raises if it failed."""
+        """Return the reply to a request, or raise the error with which it failed."""
 
     def handle(self, message: Message[T, R], visibility_timeout: float) -> None:
         """Process one request, and reply."""
@@ -74,7 +74,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
             with VisibilityKeeper(message, visibility_timeout), exits_as_failures():
                 reply = self.respond(message.body)
             if message.asks_for_reply:
-                self.mailbox._reply_type.encode(reply)  # a reply of another type is a failure of the handler
+                self.mailbox._reply_type.encode(reply)  # here, so that a reply of another type fails the request
         except VisibilityExpansionRequired:
             message._return()
         except Exception as error:
@@ -83,7 +83,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
             message.acknowledge(reply=reply if message.asks_for_reply else None)
 
     def _fail(self, message: Message[T, R], error: Exception) -> None:
-        """Record the failure: dead as the policy says, or delivered again after a back-off."""
+        """Record the failure: the request is dead by the policy, or delivered again after a back-off."""
         verdict: Verdict
         is_dead = self._is_dead(message, error)
         pause = None if is_dead else self._backoff(message)
@@ -113,7 +113,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
             return default_backoff(message.delivery_count)
 
     def _target(self, policy: DLQPolicy[T, R], message: Message[T, R], error: Exception) -> str:
-        """Return the address of a dead-letter mailbox: of the route, or of the policy if that cannot be used."""
+        """Return the address of a dead-letter mailbox: of the route, or of the policy if the route cannot be used."""
         try:
             mailbox = policy.route(message, error)
             mailbox._open_for_dead_letters()
@@ -133,7 +133,7 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
 
 
 def result_of(given: Any) -> Any:
-    """Return a value, or what a coroutine gives."""
+    """Return a value; run an awaitable in a new event loop, and return its result."""
     if not inspect.isawaitable(given):
         return given
 

@@ -1,4 +1,4 @@
-"""Resolvers: from the name of a mailbox to the mailbox, for addresses that come with a message."""
+"""Resolvers: find a mailbox by its name, for addresses that arrive in a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class MailboxResolver(Protocol):
-    """Finds mailboxes by name."""
+    """The interface of resolvers: find mailboxes by name."""
 
     def resolve(self, name: str) -> Mailbox[Any, Any]:
         """Return the mailbox. Raises MailboxResolutionError if none has this name."""
@@ -52,13 +52,13 @@ class StoreResolver(Generic[T]):
 
 
 class CompositeResolver:
-    """Several resolvers: the first that knows a name decides."""
+    """Several resolvers: the first that knows a name returns the mailbox."""
 
     def __init__(self, *resolvers: MailboxResolver) -> None:
         self._resolvers = resolvers
 
     def resolve(self, name: str) -> Mailbox[Any, Any]:
-        """Ask the resolvers in their order."""
+        """Return the mailbox from the first resolver that knows the name. Raises MailboxResolutionError."""
         for resolver in self._resolvers:
             try:
                 return resolver.resolve(name)

@@ -1,7 +1,7 @@
-"""The state of an item where it arrives: imported, or moved from another store.
+"""The state of an item that is imported or moved from another store.
 
 Two stores share no transaction, so a move takes four: the item becomes *moving* in its store; the other store receives
-it and records where it came from; the first store removes it; the other store closes its record. Each can be repeated.
+it and records its source; the first store removes it; the other store closes its record. Each one is idempotent.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from redrive.model.state_machine import Verb
 
 
 class ArrivalState(msgspec.Struct, frozen=True):
-    """What an imported item is here."""
+    """The state of an item in the store that receives it."""
 
     status: Status
     is_dead_letter: bool
     ready_at: Instant
-    """Kept where it waits; else the instant of the import."""
+    """Unchanged for a pending or failed item; else the instant of the import."""
     first: tuple[HistoryEntry, ...]
     last: tuple[HistoryEntry, ...]
-    """What is kept of its history, oldest first."""
+    """The newest entries of its history that are kept, oldest first."""
     omitted: int
-    """How many entries between those are only counted."""
+    """The number of entries between `first` and `last`, which are only counted."""
     expire_deadline: Instant | None
     holders: Holders
     needs_room: bool
-    """Whether it is refused where max_size is reached."""
+    """True if the item is refused when max_size is reached."""
     expire_timeout: int | None = None
-    """The one it was put with; None takes that of whatever queue it is in."""
+    """The timeout that it was put with; None: that of the queue it is in."""
     home_store: str | None = None
-    """The store that it came from as a dead letter, and that a redrive takes it back to."""
+    """The store that it came from as a dead letter, and to which a redrive returns it."""
     archived_from: Status | None = None
-    """What it is when it is restored (archived)."""
+    """Its status after a restore (archived)."""
     is_dropped: bool = False
-    """It was dropped, as its history says."""
+    """True if it was dropped, according to its history."""
 
 
 def import_state(item: Item, queue: Queue, now: Instant) -> ArrivalState:
-    """What an item becomes in a queue. Raises InvalidInput for a death without a record."""
+    """Return the state of an imported item in a queue. Raise InvalidInput for a death without a record."""
     if not item.deaths and any(entry.from_dead_letter for entry in item.history):
         raise InvalidInput(f"item {item.id} was a dead letter and has no record of its death; import its deaths too")
     status = _status(item)
@@ -79,7 +79,7 @@ def import_state(item: Item, queue: Queue, now: Instant) -> ArrivalState:
 
 
 def _status(item: Item) -> Status:
-    """What it is without a lease. One that was on its way to a dead queue elsewhere is dead."""
+    """Return its status without a lease. An item that was moving to a dead queue in another store is dead."""
     if item.status is Status.MOVING:
         return Status.DEAD if item.deaths and not _was_brought_back(item) else Status.PENDING
     if item.status is Status.ACTIVE and item.dead_reason is not None:  # leased although it is dead
@@ -88,14 +88,14 @@ def _status(item: Item) -> Status:
 
 
 def _passing_holders(item: Item) -> Holders:
-    """The holders that it brings along. What lasts in one store means nothing in another one."""
+    """Return the holders that it keeps: those that are not lasting. A lasting one is valid in one store only."""
     return make_holders(name for name in item.held_by if name not in item.lasting_holders)
 
 
 def _archived_from(item: Item) -> Status:
-    """What an archived item is when it is restored: dead if it was a dead letter, else work, even if it was completed.
+    """Return the status after a restore: dead for a dead letter, else failed or pending, even if it was completed.
 
-    Only what was dropped, or was no dead letter, has its archiving in its history. Failures may have been added since.
+    Only items that were dropped, or were no dead letters, have an archiving entry. Later entries may be added failures.
     """
     entries = [entry for entry in item.history if not _is_added_failure(item, entry)]
     last = entries[-1] if entries else None
@@ -109,12 +109,12 @@ def _archived_from(item: Item) -> Status:
 
 
 def _is_added_failure(item: Item, entry: HistoryEntry) -> bool:
-    """Whether an entry is a failure that changed nothing, like one reported again under the key of an archived item."""
+    """Return whether an entry is a failure that changed nothing, such as one put again under a known key."""
     return entry.event is HistoryEvent.FAILED and not (item.deaths and is_outcome_of_death(item.deaths[-1], entry))
 
 
 def _was_brought_back(item: Item) -> bool:
-    """Whether a person brought it back to work after its last death."""
+    """Return whether it was redriven after its last death, and the redrive was not undone."""
     brought_back = False
     for entry in item.history:
         if entry.event is HistoryEvent.REDRIVEN:
@@ -125,27 +125,27 @@ def _was_brought_back(item: Item) -> bool:
 
 
 class MoveRoute(msgspec.Struct, frozen=True):
-    """What an item that is moving has beside everything else."""
+    """The additional state of an item that is moving."""
 
     to: str
-    """The queue that it goes to: `name@store`."""
+    """The target queue: `name@store`."""
     since: Instant
     kind: FeedKind
-    """Why: DEAD, REDRIVEN or MOVED."""
+    """The reason of the move: DEAD, REDRIVEN or MOVED."""
     status: Status
-    """As what it arrives."""
+    """Its status on arrival."""
 
 
 class Move(msgspec.Struct, frozen=True):
-    """An item on its way, with all that the other store needs."""
+    """An item in transit, with all the data that the other store needs."""
 
     item: Item
     route: MoveRoute
     is_dead_letter: bool
     ready_at: Instant
-    """From when it could be leased, if it had stayed."""
+    """The instant from which it could be leased without the move."""
     expire_timeout: int | None = None
-    """The one it was put with."""
+    """The timeout that it was put with."""
 
 
 _ARRIVES_AS = {
@@ -156,7 +156,7 @@ _ARRIVES_AS = {
 
 
 def check_move(move: Move) -> None:
-    """Raise unless a store could have let the item go like this: for moves that somebody else tells of."""
+    """Raise InvalidInput unless a store can produce this move; for moves that another process reports."""
     item, route = move.item, move.route
     if item.status is not Status.MOVING:
         raise InvalidInput(f"item {item.id} is {item.status} and not moving")
@@ -168,7 +168,7 @@ def check_move(move: Move) -> None:
 
 
 def check_unedited(id: ItemId, to: str, *, edited: bool) -> None:
-    """Raise where an item that goes to another store is to be edited on the way."""
+    """Raise InvalidInput if an item that moves to another store is to be edited."""
     if edited:
         raise InvalidInput(
             f"item {id} goes to {to}, and nothing is edited on the way to another store; redrive it with to= a queue "
@@ -177,17 +177,17 @@ def check_unedited(id: ItemId, to: str, *, edited: bool) -> None:
 
 
 def ledger_key(source_id: ItemId) -> ItemId:
-    """Under what a queue knows that it received an item. No item was ever imported under it."""
+    """Return the key under which a queue records that it received an item. No import uses such a key."""
     return ItemId(f"@{source_id}")
 
 
 def is_ledger_key(key: str) -> bool:
-    """Whether a queue received an item under it, and did not import it."""
+    """Return whether a key records a received item, and not an import."""
     return key.startswith("@")
 
 
 def move_arrival_state(move: Move, queue: Queue, came_from: str, here: str, now: Instant) -> ArrivalState:
-    """How an item stands that comes from one store to a queue of another one."""
+    """Return the state of an item that moves from one store to a queue of another one."""
     item, kind, status = move.item, move.route.kind, move.route.status
     standing = ItemSnapshot(item.id, status, move.is_dead_letter)
     match kind:

@@ -1,7 +1,7 @@
-"""Circuit breakers: after too many failures of one kind, what would fail like that waits, until a probe succeeds.
+"""Circuit breakers: after too many failures of one kind, items of that kind wait until a probe succeeds.
 
-The rules of a queue's breakers, the state of those that are not closed, and how one state follows another. Pure: what
-is counted, read and written is the business of `redrive.broker.flows.breakers`.
+The rules of a queue's breakers, the state of those that are not closed, and the transitions between states. Pure
+functions: `redrive.broker.flows.breakers` counts, reads and writes.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from redrive.model.item import WAITING_STATUSES, Item, Lease, Status
 from redrive.model.text import format_instant, pluralize, suggest
 
 QUEUE = "queue"
-"""The kind of a breaker that all failures of its queue count for."""
+"""The kind of a breaker that counts all failures of its queue."""
 FINGERPRINT = "fingerprint"
 """The key of the rule for each fingerprint; the kind of such a breaker is `fingerprint:` and its digits."""
 RULE_KEYS = (QUEUE, FINGERPRINT, *(each.value for each in ErrorClass))
-"""What a queue can have breakers for."""
+"""The keys of the table of rules."""
 MAX_FINGERPRINT_BREAKERS = 100
-"""Of one queue, not closed."""
+"""The maximum number of fingerprint breakers of one queue that are not closed."""
 MAX_COUNTED_FAILURES = 10_000
-"""Of one queue, within a window."""
+"""The maximum number of failures of one queue that are counted within a window."""
 MAX_PROBES = 100
 MAX_BREAKERS = 200
-"""The same for all kinds."""
+"""The maximum number of breakers of all kinds of one queue that are not closed."""
 LONGEST_WINDOW = HOUR
 LONGEST_OPEN_FOR = 10 * MINUTE
-"""Up to here `open_for` is doubled while probes fail."""
+"""The upper bound for doubling `open_for` while probes fail."""
 MAX_REASON_BYTES = 500
-"""The reasons of all breakers are read with their queue."""
+"""The maximum length of a reason; short, because the reasons of all breakers are read with their queue."""
 _FINGERPRINT_KIND = re.compile(rf"{FINGERPRINT}:[0-9a-f]{{1,64}}")
 _HOLDER = "breaker"
 _HOLDER_NAME = re.compile(
     rf"{_HOLDER}:(?P<queue>.+):(?:{'|'.join(each.value for each in ErrorClass)}|{_FINGERPRINT_KIND.pattern})"
 )
-# What parts of a rule are called in other programs.
+# The names of the parts of a rule in other programs.
 _FOREIGN_NAMES = {
     "fail_max": "failures", "failure_threshold": "failures", "threshold": "failures", "interval": "window",
     "reset_timeout": "open_for", "recovery_timeout": "open_for", "timeout": "open_for", "rate": "share",
@@ -58,18 +58,18 @@ _FOREIGN_NAMES = {
 
 
 class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """When a breaker opens, and how it closes. It opens by `failures`, by `share`, or by either if both are given."""
+    """The conditions under which a breaker opens (`failures`, `share`, or either if both are given) and closes."""
 
     failures: int | None = None
-    """Failures within the window; 20 unless a share is given."""
+    """The number of failures within the window that opens the breaker; 20 unless a share is given."""
     window: Duration = MINUTE
     share: float | None = None
-    """Failures of this kind among all deliveries that ended within the window, if those are `minimum` or more."""
+    """The share of failures of this kind among deliveries that ended in the window, if those are `minimum` or more."""
     minimum: int = 20
     open_for: Duration = 30 * SECOND
-    """From the opening to the first probe; doubled up to 10 minutes each time that a probe fails."""
+    """The time from the opening to the first probe; doubled up to 10 minutes each time that a probe fails."""
     probes: int = 1
-    """Items that are tried before the rest follows."""
+    """The number of items that are leased before the rest follows."""
 
     @property
     def failures_limit(self) -> int | None:
@@ -77,7 +77,7 @@ class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return 20 if self.failures is None and self.share is None else self.failures
 
     def opening_reason(self, failures: int, ended: int) -> str | None:
-        """Why a breaker opens after `failures` of its kind, of all deliveries that `ended`; None: it does not."""
+        """Return why a breaker opens after `failures` of its kind among `ended` deliveries; None if it does not."""
         within = format_duration(self.window)
         if self.failures_limit is not None and failures >= self.failures_limit:
             return f"{pluralize(failures, 'failure')} within {within}"
@@ -90,14 +90,14 @@ DEFAULT_RULE = BreakerRule()
 
 
 class BreakerState(StrEnum):
-    """What a breaker lets through. A breaker that is closed has no state on record."""
+    """The state of a breaker, which decides what is leased. A closed breaker is not stored."""
 
     OPEN = "open"
-    """Nothing."""
+    """Nothing is leased."""
     HALF_OPEN = "half_open"
-    """Its probes."""
+    """Only its probes are leased."""
     CLOSING = "closing"
-    """Everything: what it held is being released."""
+    """Everything may be leased: the items that it held are being released."""
 
 
 class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,58 +107,58 @@ class Breaker(msgspec.Struct, frozen=True, omit_defaults=True):
     """`queue`, an error class, or `fingerprint:` and a fingerprint."""
     opened_at: Instant
     until: Instant
-    """When its next probes are let through."""
+    """The instant of its next probes."""
     reason: str
     open_for: Duration
     probing_from: Instant
-    """When its first probe was due."""
+    """The instant at which its first probe was due."""
     mark: int = 0
-    """A number of the feed: the ends of its probes come after it."""
+    """A number of the feed; entries about the end of its probes have larger numbers."""
     opened_by: str | None = None
-    """Who opened it, if a person did."""
+    """The operator who opened it; None if it opened automatically."""
     probes: tuple[ItemId, ...] = ()
-    """Items that were released as probes. Those of a queue's breaker are in its gate."""
+    """The items that were released as probes. The probes of a queue's breaker are in its gate."""
     probing_since: Instant | None = None
-    """When those were chosen."""
+    """The instant at which the probes were chosen."""
     is_closing: bool = False
 
     def state(self, now: Instant) -> BreakerState:
-        """Its state at an instant."""
+        """Return its state at an instant."""
         if self.is_closing:
             return BreakerState.CLOSING
         return BreakerState.OPEN if now < self.until else BreakerState.HALF_OPEN
 
     @property
     def holds(self) -> bool:
-        """Whether items are held for it. A queue's breaker is a gate."""
+        """True if it holds items; a queue's breaker is a gate instead."""
         return self.kind != QUEUE
 
     def holder(self, queue: str) -> str:
-        """The name under which it holds items of its queue."""
+        """Return the name under which it holds items of its queue."""
         return f"{_HOLDER}:{queue}:{self.kind}"
 
     def matches(self, failure: Failure | None) -> bool:
-        """Whether a failure is of its kind."""
+        """Return whether a failure is of its kind."""
         return failure is not None and (self.kind == QUEUE or self.kind in failure_kinds(failure))
 
     def counts(self, entry: FeedEntry) -> bool:
-        """Whether an entry of the feed is about a failure of its kind."""
+        """Return whether an entry of the feed reports a failure of its kind."""
         return entry.error_class is not None and self.kind in (QUEUE, *entry_kinds(entry))
 
     @property
     def probed_since(self) -> Instant:
-        """From when the ends of its probes count: those of earlier deliveries do not."""
+        """The instant from which the ends of its probes count; those of earlier deliveries do not."""
         return self.probing_since or self.until
 
     def is_probe(self, lease: Lease) -> bool:
-        """Whether a delivery is one of its probes."""
+        """Return whether a delivery is one of its probes."""
         if self.is_closing:
             return False
         return lease.id in self.probes if self.holds else lease.leased_at >= self.probing_from
 
 
 class BreakerStatus(msgspec.Struct, frozen=True):
-    """A breaker that is not closed, as a person sees it."""
+    """The public status of a breaker that is not closed."""
 
     queue: str
     kind: str
@@ -166,9 +166,9 @@ class BreakerStatus(msgspec.Struct, frozen=True):
     opened_at: Instant
     reason: str
     next_probe_at: Instant
-    """When probes are let through; in the past while they are."""
+    """The instant of the next probes; in the past while it is half-open."""
     waiting: int
-    """Items that wait for it."""
+    """The number of items that wait for it."""
     opened_by: str | None = None
 
     def __str__(self) -> str:
@@ -182,33 +182,33 @@ class BreakerStatus(msgspec.Struct, frozen=True):
 
 
 def failure_kinds(failure: Failure) -> tuple[str, str]:
-    """The kinds of breakers, apart from that of the queue, that a failure counts for."""
+    """Return the kinds of breakers that count a failure, without that of the queue."""
     return failure.error_class.value, fingerprint_kind(failure.fingerprint)
 
 
 def entry_kinds(entry: FeedEntry) -> tuple[str, str]:
-    """The same for an entry of the feed about a failure."""
+    """Return the same kinds for an entry of the feed that reports a failure."""
     return str(entry.error_class), fingerprint_kind(entry.fingerprint or "")
 
 
 def fingerprint_kind(fingerprint: str) -> str:
-    """The kind of the breaker for a fingerprint."""
+    """Return the kind of the breaker for a fingerprint."""
     return f"{FINGERPRINT}:{fingerprint}"
 
 
 def queue_of_holder(holder: str) -> str | None:
-    """The queue whose breaker holds items under that name. None: no breaker does."""
+    """Return the queue whose breaker holds items under that name; None if it is not the name of a breaker."""
     found = _HOLDER_NAME.fullmatch(holder)
     return None if found is None else found["queue"]
 
 
 def rule_key(kind: str) -> str:
-    """The key of the rule for a kind: `queue`, `fingerprint`, or an error class."""
+    """Return the key of the rule for a kind: `queue`, `fingerprint`, or an error class."""
     return FINGERPRINT if kind.startswith(f"{FINGERPRINT}:") else kind
 
 
 def check_kind(kind: object) -> str:
-    """The kind of a breaker that a person names, if there can be one."""
+    """Return the kind of breaker that a caller names. Raise InvalidInput if it is not valid."""
     with checking_input("kind"):
         text = exact_str(kind) if isinstance(kind, str) else ""
     if (text in RULE_KEYS and text != FINGERPRINT) or _FINGERPRINT_KIND.fullmatch(text):
@@ -228,16 +228,16 @@ def open_breaker(
     open_for: Duration | None = None,
     opened_by: str | None = None,
 ) -> Breaker:
-    """A breaker that opens now, for as long as its rule says, or a person."""
+    """Return a breaker that opens now, for `open_for` or the time in its rule."""
     duration = rule.open_for if open_for is None else open_for
     until = Instant(now + duration)
     return Breaker(kind, now, until, reason, duration, until, mark, opened_by)
 
 
 def reopen(breaker: Breaker, now: Instant, running: tuple[ItemId, ...] = ()) -> Breaker:
-    """The breaker after a probe failed: open for twice as long. Probes that still run stay probes.
+    """Return the breaker after a failed probe: open for twice as long. Probes that still run (`running`) stay probes.
 
-    If those fail before it is half-open again, that is no news: they are probes again then.
+    A failure of those before it is half-open again has no effect: they are probes again then.
     """
     open_for = min(2 * breaker.open_for, max(LONGEST_OPEN_FOR, breaker.open_for))
     until = Instant(now + open_for)
@@ -245,7 +245,7 @@ def reopen(breaker: Breaker, now: Instant, running: tuple[ItemId, ...] = ()) -> 
 
 
 def breaker_changes(before: tuple[Breaker, ...], after: tuple[Breaker, ...]) -> Iterator[tuple[bool, Breaker]]:
-    """The breakers that have opened (True) or closed between two states of a queue."""
+    """Yield the breakers that opened (True) or closed (False) between two states of a queue."""
     were_open = {breaker.kind for breaker in before if not breaker.is_closing}
     are_open = {breaker.kind for breaker in after if not breaker.is_closing}
     yield from ((True, breaker) for breaker in after if breaker.kind in are_open - were_open)
@@ -253,19 +253,19 @@ def breaker_changes(before: tuple[Breaker, ...], after: tuple[Breaker, ...]) -> 
 
 
 def change_record(opened: bool, breaker: Breaker, note: str | None) -> tuple[FeedKind, str, str]:
-    """What the feed and the audit say of a change: the kind of entry, the verb, and why."""
+    """Return the record of a change for the feed and the audit: the kind of entry, the verb, and the reason."""
     if opened:
         return FeedKind.BREAKER_OPENED, "open_breaker", breaker.reason
     return FeedKind.BREAKER_CLOSED, "close_breaker", note or f"opened for {breaker.reason}"
 
 
 def breaker_gate(breaker: Breaker, rule: BreakerRule, leased: tuple[ItemId, ...] = ()) -> Gate:
-    """The gate of a queue's breaker. Probes in `leased` are not given a second time."""
+    """Return the gate of a queue's breaker. Probes in `leased` are not leased a second time."""
     return Gate(BREAKER_GATE, breaker.until, rule.probes, leased)
 
 
 class ProbeOutcome(StrEnum):
-    """How a probe ended."""
+    """The outcome of a probe."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -273,11 +273,11 @@ class ProbeOutcome(StrEnum):
     WAITING = "waiting"
     """No worker has it: it was not leased yet, or its worker is lost or stopped."""
     GONE = "gone"
-    """A person took it away."""
+    """An operator changed it: it is neither leased, completed, pending nor failed."""
 
 
 def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
-    """How a probe ended that still exists. A failure of another kind shows that this one has ended."""
+    """Return the outcome of a probe that still exists. A failure of another kind counts as passed."""
     if item.status is Status.ACTIVE:
         return ProbeOutcome.RUNNING
     if item.status is Status.COMPLETED:
@@ -290,7 +290,7 @@ def probe_outcome(breaker: Breaker, item: Item) -> ProbeOutcome:
 
 
 def parse_breaker_rules(name: str, value: Any) -> dict[str, BreakerRule]:
-    """The breakers of a queue from what a person wrote: a table from `queue`, `fingerprint` or a class to a rule."""
+    """Parse the breakers of a queue: a table from `queue`, `fingerprint` or an error class to a rule."""
     if not isinstance(value, Mapping):
         raise InvalidSetting(
             name, f"must be a table like {{network={{failures=20}}}}; kinds are {', '.join(RULE_KEYS)}"

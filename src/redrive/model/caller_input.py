@@ -1,8 +1,8 @@
-"""What a caller gives. It may be any object, and do anything when something is asked of it.
+"""Safe reading of arguments, which may be any objects and run any code when they are read.
 
-The checks of arguments ask it here. What the object raises becomes an `InvalidInput` that names the argument, with the
-original as its cause; what is no `Exception`, such as KeyboardInterrupt, passes as itself, and so does what a signal
-handler of the program raises meanwhile.
+An exception that the object raises becomes an `InvalidInput` that names the argument, with the original as its cause.
+An error that is no `Exception`, such as KeyboardInterrupt, passes unchanged, and so does one that a signal handler of
+the program raises concurrently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redrive.errors import InvalidInput, RedriveError
 
 @contextmanager
 def checking_input(what: str) -> Iterator[None]:
-    """While this runs, the argument is looked at, and nothing has been changed."""
+    """Convert exceptions raised in the block, which only reads the argument `what`, to InvalidInput."""
     try:
         yield
     except RedriveError:
@@ -32,7 +32,7 @@ def checking_input(what: str) -> Iterator[None]:
 
 
 def is_of_a_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised it, which may run between any two instructions of the main thread."""
+    """Return whether a signal handler raised it, which may run between any two instructions of the main thread."""
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     link = error.__traceback__
     while link is not None and link.tb_frame.f_code not in handlers:
@@ -41,7 +41,7 @@ def is_of_a_signal(error: BaseException) -> bool:
 
 
 def _code(handler: Any) -> CodeType | None:
-    """Of a function, a method, a partial of these, or an object that can be called. None of a default."""
+    """Return the code of a function, a method, a partial of these, or a callable object; None for a default handler."""
     while isinstance(handler, partial):
         handler = handler.func
     if not isinstance(handler, FunctionType | MethodType):
@@ -51,17 +51,17 @@ def _code(handler: Any) -> CodeType | None:
 
 
 def unreadable(what: str, error: Exception) -> InvalidInput:
-    """The refusal of an argument that raised an error when it was looked at."""
+    """Return the InvalidInput for an argument that raised an error when it was read."""
     return InvalidInput(f"{what} cannot be read: {type(error).__name__}{_text(error)}; give a plain value")
 
 
 def exact_str(text: str) -> str:
-    """The same text as a str and nothing more: a subclass may have its own idea of length, hash and equality."""
+    """Return the same text as a plain str: a subclass may override length, hash and equality."""
     return text if type(text) is str else str.__str__(text)
 
 
 def flag(what: str, value: object) -> bool:
-    """Whether a switch is on."""
+    """Return a switch as a bool."""
     if value is True or value is False:
         return bool(value)
     with checking_input(what):
@@ -69,7 +69,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def listed(what: str, values: Iterable[Any], most: int) -> tuple[Any, ...]:
-    """What an iterable gives, and one more than `most` at most: it may have no end."""
+    """Return the members of an iterable, which may be infinite: at most `most` + 1 of one that is no list or tuple."""
     if type(values) is tuple or type(values) is list:
         return tuple(values)
     with checking_input(what):
@@ -77,7 +77,7 @@ def listed(what: str, values: Iterable[Any], most: int) -> tuple[Any, ...]:
 
 
 def table(what: str, values: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """A copy of a table, read once. Raises where it has more than `most` entries: it may have no end."""
+    """Return a dict unchanged, or a copy of another mapping, read once. Raise InvalidInput for a copy over `most`."""
     if type(values) is dict:
         return values
     with checking_input(what):

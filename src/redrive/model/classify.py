@@ -1,4 +1,4 @@
-"""Error classes: what kind of trouble a failure is, by its type, its codes, its status code or its words."""
+"""Error classes: the kind of a failure, by its type, its codes, its status code or its words."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MAX_CLASSIFIED_CHARS = 4_096
 
 
 class ErrorClass(StrEnum):
-    """Kinds of trouble. They decide retries only where a queue asks for it."""
+    """The kinds of failures. They decide about retries only in queues whose settings refer to them."""
 
     TRANSIENT = "transient"  # rate limits, busy, temporary: the same call succeeds later
     NETWORK = "network"  # connections, time-outs, TLS
-    RESOURCE = "resource"  # memory, disk, quota: succeeds when somebody, or time, makes room
+    RESOURCE = "resource"  # memory, disk, quota: succeeds once there is room again
     PERMISSION = "permission"  # access denied, unauthorized
     VALIDATION = "validation"  # invalid input, malformed data
     PERMANENT = "permanent"  # everything else
-    POISON = "poison"  # killed its worker, or could not be decoded; never told from an exception
+    POISON = "poison"  # killed its worker, or could not be decoded; never derived from an exception
 
 
 class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule of a queue or process: the class of failures that meet every condition given.
 
-    `type` is a name as in `type_matches`, `statuses` any of these codes, `words` phrases that must all be in the text.
+    `type` is a name as in `type_matches`, `status_codes` any of these codes, `contains` phrases that must all be there.
     """
 
     error_class: ErrorClass
@@ -39,7 +39,7 @@ class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     @property
     def has_condition(self) -> bool:
-        """Whether there is anything for a failure to meet; a rule without never applies."""
+        """True if the rule has a condition; a rule without one never applies."""
         return self.type is not None or bool(self.status_codes or self.contains)
 
 
@@ -51,7 +51,7 @@ def classify(
     rules: Sequence[ErrorRule] = (),
     codes: Collection[str] = (),
 ) -> ErrorClass:
-    """The class of an error; permanent where nothing says another. See `find_class`."""
+    """Return the class of an error as `find_class` does, or permanent if it finds none."""
     return find_class(error_type, bases, status_code, text, rules, codes) or ErrorClass.PERMANENT
 
 
@@ -63,10 +63,10 @@ def find_class(
     rules: Sequence[ErrorRule],
     codes: Collection[str],
 ) -> ErrorClass | None:
-    """The class of an error: by the rules given, then its type, then its codes, its status code, and its words.
+    """Return the class of an error: by the rules given, then its type, then its codes, its status code, and its words.
 
     `bases` are the names of the classes it derives from, nearest first; `codes` as in `codes_of`. A type for
-    several kinds of errors decides only where codes and status do not.
+    several kinds of errors decides only if codes and status do not.
     """
     for rule in rules:
         if _rule_matches(rule, error_type, bases, status_code, text):
@@ -82,7 +82,7 @@ def find_class(
 
 
 def type_matches(pattern: str, error_type: str, bases: Iterable[str] = ()) -> bool:
-    """Whether a type, or one it derives from, goes by the name `pattern`.
+    """Return whether a type, or one it derives from, has the name `pattern`.
 
     A name is the full one (`requests.exceptions.Timeout`), the package and the class (`requests.Timeout`), or the
     class alone (`Timeout`).
@@ -92,7 +92,7 @@ def type_matches(pattern: str, error_type: str, bases: Iterable[str] = ()) -> bo
 
 @lru_cache(maxsize=4096)
 def names_of(name: str) -> tuple[str, str, str]:
-    """The three names a type goes by: the full one, package and class, the class alone."""
+    """Return the three names of a type: the full one, package and class, the class alone."""
     package, _, _ = name.partition(".")
     _, _, last = name.rpartition(".")
     return (name, f"{package}.{last}", last)
@@ -120,7 +120,7 @@ def _spaced(words: list[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def class_of_type(names: tuple[str, ...]) -> ErrorClass | None:
-    """The class that a type has by its names alone, its own before those of its bases; None when they do not say."""
+    """Return the class by the names of a type, its own before those of its bases; None if they do not decide."""
     for name in names:
         full, short, last = names_of(name)
         if short in _ANSWERS or short in _BY_BROAD_TYPE or last in _BY_BROAD_TYPE:
@@ -146,7 +146,7 @@ def _class_of_codes(codes: Collection[str]) -> ErrorClass | None:
 def _class_of_code(code: str) -> ErrorClass | None:
     if code in _BY_CODE:
         return _BY_CODE[code]
-    if code.startswith("SQLITE_"):  # SQLITE_BUSY_SNAPSHOT is one of SQLITE_BUSY
+    if code.startswith("SQLITE_"):  # SQLITE_BUSY_SNAPSHOT is an extended code of SQLITE_BUSY
         return _BY_CODE.get("_".join(code.split("_", 2)[:2]))
     if code.startswith("SMTP_"):
         return _T if code.startswith("SMTP_4") else _P
@@ -161,7 +161,7 @@ def _class_of_status(status_code: int | None) -> ErrorClass | None:
 
 def _class_of_text(text: str) -> ErrorClass | None:
     words = tokenize(text[:MAX_CLASSIFIED_CHARS])
-    # Most texts have none of the words that open a phrase, and are done here.
+    # Most texts have none of the first words of the phrases, and return here.
     openers = _PHRASES.keys() & set(words)
     if not openers:
         return None
@@ -177,7 +177,7 @@ def _table(*rows: tuple[ErrorClass, str]) -> dict[str, ErrorClass]:
 _T, _N, _R = ErrorClass.TRANSIENT, ErrorClass.NETWORK, ErrorClass.RESOURCE
 _A, _V, _P = ErrorClass.PERMISSION, ErrorClass.VALIDATION, ErrorClass.PERMANENT
 
-# Names that mean this only in one package (`package.Class`), and Python's own, which have no package.
+# Names that have this class only in one package (`package.Class`), and Python's own, which have no package.
 _BY_TYPE = _table(
     (_T, "BlockingIOError InterruptedError KeyboardInterrupt asyncio.CancelledError subprocess.TimeoutExpired"),
     (_T, "queue.Full asyncio.QueueFull aiohttp.ServerDisconnectedError psycopg.QueryCanceled redis.BusyLoadingError"),
@@ -201,16 +201,16 @@ _BY_TYPE = _table(
     (_V, "urllib3.LocationValueError"),
 )
 
-# An answer came, though its base is an error of the connection.
+# Errors with a response, although their base class is a connection error.
 _ANSWERS = frozenset({"urllib.HTTPError"})
 
-# Types for several kinds of errors, by package and class, or by class: codes and status say more.
+# Types for several kinds of errors, by package and class, or by class: codes and status take precedence.
 _BY_BROAD_TYPE = _table(
     (_T, "sqlalchemy.OperationalError django.OperationalError InternalServerError RateLimitError"),
     (_N, "psycopg.OperationalError psycopg2.OperationalError urllib3.HTTPError"),
 )
 
-# Class names that mean the same wherever they come from, other languages included.
+# Class names that have the same meaning in every package, other languages included.
 _BY_CLASS_NAME = _table(
     (_T, "RateLimitExceeded RateLimited TooManyRequests TooManyRequestsError ThrottlingException"),
     (_T, "ServiceUnavailable ServiceUnavailableError ServerBusy OverloadedError"),
@@ -240,7 +240,7 @@ _BY_CODE = _table(
     (_N, "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENETUNREACH ENETDOWN"),
     (_N, "ENETRESET ENOTCONN EADDRNOTAVAIL"),
     (_A, "EACCES EPERM EROFS"),
-    # gRPC, as the statuses of HTTP that it equals.
+    # gRPC, with the class of the equivalent HTTP status.
     (_T, "ABORTED CANCELLED INTERNAL UNAVAILABLE UNKNOWN"),
     (_N, "DEADLINE_EXCEEDED"),
     (_R, "RESOURCE_EXHAUSTED"),
@@ -252,11 +252,11 @@ _BY_CODE = _table(
     (_A, "SQLITE_AUTH SQLITE_PERM SQLITE_READONLY"),
     (_V, "SQLITE_CONSTRAINT SQLITE_MISMATCH SQLITE_TOOBIG"),
     (_P, "SQLITE_CORRUPT SQLITE_NOTADB"),
-    # Others of SMTP: 4xx is transient, 5xx permanent.
+    # Other SMTP codes: 4xx is transient, 5xx permanent.
     (_R, "SMTP_452 SMTP_552"),
     (_A, "SMTP_530 SMTP_534 SMTP_535 SMTP_538"),
     (_V, "SMTP_553"),
-    # Read-only and in use; a cancelled query; a server that stops or starts. Others by the first two characters.
+    # SQLSTATE: read-only, in use, query cancelled, server stopping or starting. Others by the first two characters.
     (_T, "25006 25P03 55006 55P03 57014 57P01 57P02 57P03"),
     (_A, "42501"),
     (_T, "BUSY CLUSTERDOWN LOADING MASTERDOWN READONLY TRYAGAIN"),
@@ -296,7 +296,7 @@ _BY_STATUS = {
     for code in codes
 }
 
-# Of words or codes of several classes the first of these wins: what may pass before what may not.
+# If words or codes have several classes, the first of these applies: retryable classes take precedence.
 _TEXT_ORDER = (_T, _N, _R, _A, _V)
 _TEXT_PHRASES = (
     "rate limit, rate limited, ratelimit, too many requests, throttled, throttling, throttlingexception, slow down, "

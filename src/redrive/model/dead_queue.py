@@ -1,6 +1,6 @@
-"""The rules about dead queues, checked by every store from both sides: when a queue is created and when it is updated.
+"""The rules about dead queues, which every store checks when a queue is created and when it is updated.
 
-A queue that receives the dead of others has no dead queue of its own, so that a dead item moves once and stays.
+A queue that receives dead items of others has no dead queue itself, so that a dead item moves once and stays.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def check_dead_queues(
 ) -> None:
     """Raise `InvalidSetting` unless queue `name` may have these settings among `queues`.
 
-    `queues` may or may not have `name` in it; the settings that it has there do not matter. `source_queues` are the
-    queues of other stores whose dead come to it. Dead queues in other stores are checked there, by the broker.
+    `queues` may contain `name`, whose settings there are ignored. `source_queues` are the queues of other stores that
+    use it as their dead queue. Dead queues in other stores are checked there, by the broker.
     """
     for dead_queue in local_dead_queues(settings):
         if dead_queue == name:
@@ -34,27 +34,27 @@ def check_dead_queues(
 
 
 def check_source_queue(name: str, settings: QueueSettings) -> None:
-    """Raise `InvalidSetting` unless a queue with these settings may receive the dead of a queue in another store."""
+    """Raise `InvalidSetting` unless a queue with these settings may be the dead queue of a queue in another store."""
     if settings.dead_queue is not None:
         raise InvalidSetting(DEAD_QUEUE, f"'{name}' cannot have its own dead_queue")
 
 
 def source_queues_after(source_queues: tuple[str, ...], user: str, *, used: bool) -> tuple[str, ...]:
-    """The queues of other stores that use a queue, once one of them does, or does no longer."""
+    """Return the queues of other stores that use a queue, after `user` has started (`used`) or stopped to use it."""
     others = {each for each in source_queues if each != user}
     return tuple(sorted({*others, user} if used else others))
 
 
 def local_dead_queues(settings: QueueSettings) -> tuple[str, ...]:
-    """The dead queues in the same store."""
+    """Return the dead queues in the same store."""
     return tuple(name for name in settings.dead_queues() if not is_remote(name))
 
 
 def remote_dead_queues(settings: QueueSettings) -> tuple[str, ...]:
-    """The dead queues in other stores, as `name@store`."""
+    """Return the dead queues in other stores, as `name@store`."""
     return tuple(name for name in settings.dead_queues() if is_remote(name))
 
 
 def source_queues_of(name: str, queues: Mapping[str, QueueSettings]) -> tuple[str, ...]:
-    """The other queues that name this one as a dead queue, in order."""
+    """Return the other queues that name this one as a dead queue, sorted."""
     return tuple(sorted(user for user, settings in queues.items() if user != name and name in settings.dead_queues()))

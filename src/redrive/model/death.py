@@ -1,4 +1,4 @@
-"""Why an item died: the reason, and the cause by which dead letters are grouped and found."""
+"""The reason of a death, and the cause by which dead letters are grouped and found."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from redrive.model.fingerprint import fingerprint, normalise_text
 
 
 class DeadReason(StrEnum):
-    """Why an item died. Where several apply, the first one here is given."""
+    """The reason of a death. If several apply, the first one in this order is recorded."""
 
     BURIED = "buried"
-    """A person or a worker said so."""
+    """An operator or a worker buried it."""
     UNDECODABLE = "undecodable"
     """The payload cannot be decoded."""
     UNKNOWN_HANDLER = "unknown_handler"
     """No worker knows the task."""
     FINAL_ERROR = "final_error"
-    """The type or class of the error is one that is never retried."""
+    """The type or class of the error is never retried."""
     POLICY = "policy"
-    """A policy given by the program said so."""
+    """A policy of the program decided it."""
     EXPIRED = "expired"
     """`expire_deadline` passed before the item was completed."""
     WORKER_LOST = "worker_lost"
-    """Leases ran out `max_losses` times: it kills or hangs its workers."""
+    """Its leases expired `max_losses` times: it kills or hangs its workers."""
     MAX_ATTEMPTS = "max_attempts"
     """It was delivered `max_attempts` times."""
     RETRIES_EXHAUSTED = "retries_exhausted"
@@ -35,7 +35,7 @@ class DeadReason(StrEnum):
 
 
 EXHAUSTED_REASONS = frozenset({DeadReason.RETRIES_EXHAUSTED, DeadReason.MAX_ATTEMPTS})
-"""The item was tried as often as its limits say."""
+"""The reasons of items that used up their attempts or retries."""
 _POISON = frozenset({DeadReason.WORKER_LOST, DeadReason.UNDECODABLE})
 _TITLES = {
     DeadReason.BURIED: "buried by hand",
@@ -51,26 +51,26 @@ _TITLES = {
 
 
 class Cause(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What an item died of. Dead letters with one fingerprint are one group."""
+    """The cause of a death. Dead letters with the same fingerprint are one group."""
 
     fingerprint: str
     title: str
-    """The error, or what was noted, in one line."""
+    """The error or the note, in one line."""
     error_type: str = ""
-    """The type of the error, in full. Empty where nobody reported one."""
+    """The full name of the error's type; empty if no error was reported."""
     error_class: ErrorClass = ErrorClass.PERMANENT
 
     @property
     def group_title(self) -> str:
-        """The title without what varies from one death to the next. The type does not, whatever is in its name."""
-        # Made when somebody reads it: for each death it would cost as much as all that is written.
+        """The title with its varying parts replaced by placeholders. The name of the type is kept unchanged."""
+        # Computed when it is read: at each death it would cost as much as all the writes.
         name = self.error_type.rpartition(".")[2]
         kept = name if self.title.startswith(f"{name}:") else ""
         return kept + normalise_text(self.title[len(kept) :])
 
 
 def cause_of(reason: DeadReason, failure: Failure | None, note: str | None = None) -> Cause:
-    """The cause of a death: the failure of the delivery it ended with, else what was noted, else the reason itself."""
+    """Return the cause of a death: the failure of the last delivery, else the note, else the reason."""
     if failure is not None:
         return Cause(failure.fingerprint, failure.title, failure.type, failure.error_class)
     error_class = ErrorClass.POISON if reason in _POISON else ErrorClass.PERMANENT

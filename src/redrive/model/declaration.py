@@ -1,7 +1,7 @@
-"""Declarations of options, read: types and bounds of the keys of a TypedDict, and the texts under them.
+"""A reader of option declarations: types and bounds of the keys of a TypedDict, and the texts under them.
 
-Texts are docstrings in the source, where people and editors expect them. Where the source is not installed, there are
-none: help is shorter, and nothing else changes.
+Texts are docstrings in the source, where readers and editors expect them. If the source is not installed, they are
+empty: help is shorter, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _KEY = re.compile(r'^    (\w+): [^\n]+\n    """(.*?)"""$', re.MULTILINE | re.DOT
 
 
 class Option(NamedTuple):
-    """What is declared of one option."""
+    """The declaration of one option."""
 
     type: Any
-    """What it takes, beside None."""
+    """The type that it accepts, without None."""
     is_optional: bool
-    """Whether None may be given."""
+    """True if it accepts None."""
     bounds: Meta
-    """The least and the most that it may be."""
+    """Its minimum and maximum."""
     choices: type[StrEnum] | None
-    """The words that it takes, if these are all."""
+    """The enumeration that it accepts, if it is limited to one."""
 
 
 @_CACHE
 def options_of(declared: Any) -> Mapping[str, Option]:
-    """All options of a declaration, by name."""
+    """Return all options of a declaration, by name."""
     return {name: _option(hint) for name, hint in declared.__annotations__.items()}
 
 
@@ -54,7 +54,7 @@ def _option(hint: Any) -> Option:
 
 @_CACHE
 def texts_of(declared: Any) -> Mapping[str, str]:
-    """What each option means, by name."""
+    """Return the description of each option, by name, with those inherited from the bases."""
     bases, body = _classes(declared.__module__).get(declared.__name__, ("", ""))
     texts = dict.fromkeys(declared.__annotations__, "")
     for base in bases.split(", "):
@@ -65,7 +65,7 @@ def texts_of(declared: Any) -> Mapping[str, str]:
 
 @_CACHE
 def _classes(module: str) -> Mapping[str, tuple[str, str]]:
-    """The bases and the body of each class, by a pattern: to parse the source takes five times as long."""
+    """Return the bases and the body of each class, found by a pattern: parsing the source takes five times as long."""
     try:
         _, *parts = _CLASS.split(inspect.getsource(sys.modules[module]))
     except OSError:
@@ -74,7 +74,7 @@ def _classes(module: str) -> Mapping[str, tuple[str, str]]:
 
 
 def lists_options(declared: Any) -> Callable[[_F], _F]:
-    """Add what each option means to the docstring of a function, for `help`."""
+    """Return a decorator that adds the description of each option to the docstring of a function, for `help`."""
 
     def add(function: _F) -> _F:
         texts = "\n".join(f"{name}: {text}" for name, text in texts_of(declared).items())

@@ -1,8 +1,8 @@
-"""How a delivery ended, in the words of every part of the system.
+"""The outcomes of a delivery, in the terms of the contract, the state machine, the history and the feed.
 
 A call of the contract names the `OutcomeKind`. This table has the verb of the state machine, the row in the history,
-and the entry in the feed if the item did not die. A death is `FeedKind.DEAD` in any case; its `DeadReason` says why. A
-completion is not in this table: nothing is judged, and the history has no row.
+and the entry in the feed if the item did not die. A death is always `FeedKind.DEAD`, with a `DeadReason`. A completion
+is not in this table: it is not judged, and the history has no row for it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from redrive.model.state_machine import Verb
 
 
 class DeliveryEnd(msgspec.Struct, frozen=True, gc=False):
-    """What one outcome is called elsewhere."""
+    """The names of one outcome in the state machine, the history and the feed."""
 
     verb: Verb
     event: HistoryEvent
     feed_kind: FeedKind | None = None
-    """None: the item dies of it, or is as dead as before."""
+    """None: the item dies of it, or stays dead."""
 
 
 DELIVERY_ENDS: Mapping[OutcomeKind, DeliveryEnd] = {
@@ -36,6 +36,6 @@ DELIVERY_ENDS: Mapping[OutcomeKind, DeliveryEnd] = {
     OutcomeKind.BURIED: DeliveryEnd(Verb.BURY, HistoryEvent.BURIED),
 }
 FEED_KIND_BY_EVENT = {end.event: end.feed_kind for end in DELIVERY_ENDS.values() if end.feed_kind is not None}
-"""The feed entry for each row of the history after which an item lives on, or is as dead as before."""
+"""The feed entry for each row of the history after which an item does not die, or stays dead."""
 DEADLY_EVENTS = frozenset(end.event for kind, end in DELIVERY_ENDS.items() if kind is not OutcomeKind.RETURNED)
-"""Rows of the history of which an item may have died."""
+"""The rows of the history that may record a death."""

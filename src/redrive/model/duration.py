@@ -1,4 +1,4 @@
-"""Durations: written by people as `1h30m`, kept everywhere as integer microseconds."""
+"""Durations: written by users as `1h30m`, stored everywhere as integer microseconds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
-# Far beyond any sensible delay, and near enough that now + delay is always an instant that can be stored.
+# Longer than any sensible delay, and short enough that now + delay is always an instant that can be stored.
 MAX_DURATION = 36_525 * DAY
 
 Duration: TypeAlias = Annotated[int, "microseconds"]
-"""A duration as it is kept. The type of a field says that its number is one."""
+"""A duration in stored form. The annotation marks the numbers of a field as durations."""
 DurationInput: TypeAlias = str | int | float | timedelta
 
 _ACCEPTED = "is not a duration; write it like 250ms, 30s, 5m, 1h30m or 7d, or as a number of seconds"
@@ -34,10 +34,10 @@ _PARTS = re.compile("".join(rf"(?:({_NUMBER.pattern}){unit})?" for unit, _ in _U
 
 
 def parse_duration(value: DurationInput, what: str = "duration") -> int:
-    """Microseconds of a duration as people write it; `what` names it in the error.
+    """Parse a duration as users write it, and return microseconds; `what` names it in the error.
 
-    Text is whole numbers with units from large to small, and the last may have a fraction (`1h1.5s`). A bare number
-    is seconds. Anything finer than a microsecond is rounded.
+    Text is whole numbers with units from large to small; only the last may have a fraction (`1h1.5s`). A bare number
+    is seconds. The result is rounded to microseconds.
     """
     if type(value) is int and 0 <= value <= MAX_DURATION // SECOND:
         return value * SECOND
@@ -69,7 +69,7 @@ def _microseconds(value: DurationInput, what: str) -> int:
 
 
 def format_duration(duration: int) -> str:
-    """The text that `parse_duration` reads back as exactly this many microseconds, without parts that are zero."""
+    """Return the text that `parse_duration` reads back as exactly these microseconds, without parts that are zero."""
     if duration < 0:
         return "-" + format_duration(-duration)
     parts: list[str] = []
@@ -103,11 +103,11 @@ def _parse_text(value: str, what: str) -> int:
 
 
 def _parse_float(value: object, what: str) -> int:
-    # Callers without a type checker, and values from files, can be anything.
+    # Values from files, and from callers without a type checker, can be of any type.
     number = float.__float__(value) if isinstance(value, float) else math.nan
     if not math.isfinite(number):
         raise InvalidDuration(what, value, _ACCEPTED)
-    # Through the decimal text, so that 0.1 is what the person wrote and not what the processor made of it.
+    # Converted through the decimal text, so that 0.1 is exactly 0.1 and not its binary approximation.
     return round(Decimal(repr(number)) * SECOND)
 
 

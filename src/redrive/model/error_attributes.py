@@ -1,7 +1,7 @@
-"""What an error says about its cause in attributes: a status code, and error codes.
+"""The status code and the error codes in the attributes of an error.
 
-Client libraries keep these under a few names, which are read without importing any of them. An attribute that raises
-when it is read says nothing. What an error holds (the error of the driver in one of SQLAlchemy) speaks for it.
+Client libraries keep these under a few names, which are read without importing any library. An attribute that raises
+when it is read is ignored. The attributes of a nested error (that of the driver in one of SQLAlchemy) are read too.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from http import HTTPStatus
 from redrive.model.exception import names_of_error, own_attributes, safe_getattr
 
 MAX_ERRORS = 8
-"""How many errors are read of those that an error holds or was raised from."""
+"""The maximum number of errors that are read: the error, its nested errors and its causes."""
 _MAX_CODE_CHARS = 100
 _MAX_RECIPIENTS = 100
 _HOLDERS = ("orig", "reason")
-"""Where errors are kept by SQLAlchemy; by urllib and urllib3."""
+"""The attributes for a nested error in SQLAlchemy (`orig`), and in urllib and urllib3 (`reason`)."""
 _STATUS_NAMES = ("status_code", "status", "http_status", "code")
 _DATABASE_CODES = ("sqlstate", "pgcode", "sqlite_errorname")
 _NAMES = frozenset({*_HOLDERS, *_STATUS_NAMES, *_DATABASE_CODES, "type", "error_code", "smtp_code", "recipients"})
 _NAMES |= {"response", "headers", "retry_after"}
 """All attributes that are read, here and in `retry_after`."""
 _OTHER_NUMBERS = frozenset({"ssl.SSLError", "socket.gaierror", "socket.herror"})
-"""Types whose `errno` is a number of another table."""
+"""Types whose `errno` is not a number of the errno table."""
 _SQLSTATE = re.compile(r"\d[0-9A-Z]{4}")
 _URLLIB3_STATUS = re.compile(r"too many (\d{3}) error responses")
 
 
 def held_errors(error: BaseException) -> list[BaseException]:
-    """The error itself, then those that it has as attributes or is made of, nearest first."""
+    """Return the error itself, then the errors in its attributes or its first argument, nearest first."""
     return _related(error, with_causes=False)
 
 
 def related_errors(error: BaseException) -> list[BaseException]:
-    """The error itself, those that it holds, and those that it was raised from (`raise … from`), nearest first."""
+    """Return the error itself, its nested errors, and those that it was raised from (`raise … from`), nearest first."""
     return _related(error, with_causes=True)
 
 
@@ -55,8 +55,8 @@ def _related(error: BaseException, with_causes: bool) -> list[BaseException]:
 
 
 def has_attributes(error: BaseException) -> bool:
-    """Whether an error has any of the attributes that are read. Most errors have none, and take no time."""
-    # A class that has none of them reads those of its errors as all do.
+    """Return whether an error has any of the attributes that are read; a fast check, since most errors have none."""
+    # A class that overrides none of them reads the attributes of its instances in the default way.
     return _class_has_attributes(type(error)) or not _NAMES.isdisjoint(own_attributes(error))  # type: ignore[arg-type]
 
 
@@ -67,7 +67,7 @@ def _class_has_attributes(kind: type[BaseException]) -> bool:
 
 
 def _is_error(value: object) -> bool:
-    """Whether a value is an exception, by its true type."""
+    """Return whether a value is an exception, by its type and not by its `__class__`."""
     return issubclass(type(value), BaseException)
 
 
@@ -87,7 +87,7 @@ def _status(error: BaseException) -> int | None:
     if isinstance(error, SystemExit):
         return None
     response = safe_getattr(error, "response")
-    # One by one: the `code` of aiohttp's errors warns that it is deprecated.
+    # Read one by one: the `code` of aiohttp's errors warns that it is deprecated.
     for owner in (error,) if response is None else (error, response):
         for name in _STATUS_NAMES:
             if (status := _as_status(safe_getattr(owner, name))) is not None:
@@ -102,7 +102,7 @@ def _as_status(value: object) -> int | None:
 
 
 def _status_in_text(error: BaseException) -> int | None:
-    """The status for which urllib3 gave up, which it keeps in the text only."""
+    """Return the status for which urllib3 gave up, which is in the text only."""
     if names_of_error(error)[0] != "urllib3.exceptions.ResponseError":
         return None
     text = _first_argument(error)
@@ -123,10 +123,10 @@ def _codes(error: BaseException) -> Iterator[object]:
         return
     for name in _DATABASE_CODES:
         yield safe_getattr(error, name)
-    yield safe_getattr(error, "status_code")  # redis has the first word of the server's answer there
+    yield safe_getattr(error, "status_code")  # redis keeps the first word of the server's answer there
     names = ("type", "error_code") if type(safe_getattr(error, "status")) is int else ("type", "error_code", "code")
     for name in names:  # without the `code` of aiohttp's errors, which warns
-        if not _is_sqlstate(code := safe_getattr(error, name)):  # no database: five digits are of another table
+        if not _is_sqlstate(code := safe_getattr(error, name)):  # not of a database: five digits have another meaning
             yield code
     yield _member(_member(safe_getattr(error, "response"), "Error"), "Code")
     yield _grpc_code(error)
@@ -138,7 +138,7 @@ def _is_sqlstate(code: object) -> bool:
 
 
 def is_grpc_error(error: BaseException) -> bool:
-    """Whether an error was raised by a call of gRPC. What it says is behind methods, as in `code()`."""
+    """Return whether a gRPC call raised an error. Its data is behind methods, such as `code()`."""
     return "grpc.RpcError" in names_of_error(error)[1]
 
 
@@ -147,7 +147,7 @@ def _grpc_code(error: BaseException) -> object:
 
 
 def safe_call(owner: object, method: str, *arguments: object) -> object:
-    """What a method returns; None if it raises."""
+    """Return the result of a method; None if it raises."""
     try:
         return getattr(owner, method)(*arguments)
     except BaseException:

@@ -1,8 +1,8 @@
-"""What can be read safely from any exception: its names, text, traceback, and the local variables of its frames.
+"""Safe reading of any exception: its names, text, traceback, and the local variables of its frames.
 
-An exception may be any object and run any code when it is read. The traceback looks like that of Python; its source
-lines come from linecache, so only the first failure in a file reads the file. Local variables are read only on
-request, because their `repr` is code of the program; the text is bounded and redacted.
+An exception may run any code when it is read. The traceback has the format of Python; its source lines come from
+linecache, so only the first failure in a file reads the file. Local variables are read only on request, because their
+`repr` is code of the program; the text is bounded and redacted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_GROUP_MEMBERS = 8
 MAX_GROUP_VISITS = 10_000
 MAX_FRAMES_FIRST = 16
 MAX_FRAMES_LAST = MAX_FRAMES_REMEMBERED - MAX_FRAMES_FIRST
-"""Of more frames than are remembered, these are shown."""
+"""The number of innermost frames that are shown, after `MAX_FRAMES_FIRST` outermost ones, of a longer traceback."""
 MAX_CHAINED = 8
 MAX_NOTES = 8
 MAX_LINE_CHARS = 200
@@ -36,7 +36,7 @@ _own_attributes = BaseException.__dict__["__dict__"].__get__
 
 
 def safe_str(error: BaseException) -> str:
-    """Its text, clean and bounded, or why that could not be read."""
+    """Return its text, clean and bounded, or a note that the text could not be read."""
     try:
         text = str(error)
     except BaseException as problem:
@@ -46,7 +46,7 @@ def safe_str(error: BaseException) -> str:
 
 
 def names_of_error(error: BaseException) -> tuple[str, tuple[str, ...]]:
-    """The full name of its type, and those of the classes that it derives from, nearest first."""
+    """Return the full name of its type, and those of the classes that it derives from, nearest first."""
     return _class_names(type(error))  # type: ignore[arg-type]  # mypy does not see that a class is hashable
 
 
@@ -62,17 +62,17 @@ def _name(kind: type) -> str:
 
 
 def plain_name(error: BaseException) -> str:
-    """The class's own name by way of `type` itself, which nothing in the class can change."""
+    """Return the name of its class, read through `type`, which the class cannot override."""
     return clean_text(type.__dict__["__name__"].__get__(type(error)), MAX_TYPE_BYTES)
 
 
 def own_attributes(error: BaseException) -> dict[str, Any]:
-    """What was set on an exception, regardless of how its class reads and writes attributes."""
+    """Return the attributes set on an exception, even if its class overrides attribute access."""
     return _own_attributes(error)  # type: ignore[no-any-return]
 
 
 def safe_getattr(owner: object, name: str) -> object:
-    """An attribute, or None, whatever happens when it is read."""
+    """Return an attribute, or None if it is missing or raises any exception."""
     try:
         return getattr(owner, name, None)
     except BaseException:
@@ -80,7 +80,7 @@ def safe_getattr(owner: object, name: str) -> object:
 
 
 def format_traceback(error: BaseException, frames: Frames, type_name: str, text: str) -> str:
-    """The text of an exception after those it came from, oldest first, and before the members of a group."""
+    """Return the text of an exception, after its causes, oldest first, and before the members of its group."""
     if error.__cause__ is None and error.__context__ is None and not isinstance(error, BaseExceptionGroup):
         return _one(error, frames, type_name, text).rstrip("\n")
     parts: list[str] = []
@@ -93,7 +93,7 @@ def format_traceback(error: BaseException, frames: Frames, type_name: str, text:
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """Each exception with the sentence that leads to the one it caused; an exception that causes itself ends it."""
+    """Yield each exception of the chain with the sentence that links it to the previous one; stop at a cycle."""
     seen: set[int] = set()
     link: BaseException | None = error
     joint = ""
@@ -142,7 +142,7 @@ def _notes(error: BaseException) -> str:
 
 
 def group_members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The first exceptions in a group and in the groups in it, however deep."""
+    """Return the first exceptions in a group and its nested groups, at most `MAX_GROUP_MEMBERS`."""
     found: list[BaseException] = []
     waiting = list(reversed(group.exceptions))
     visits = 0
@@ -157,16 +157,16 @@ def group_members(group: BaseExceptionGroup[BaseException]) -> list[BaseExceptio
 
 
 MAX_FRAMES = 8
-"""The innermost frames; what went wrong is seldom further out."""
+"""The maximum number of innermost frames; the cause is seldom further out."""
 MAX_VARIABLES = 24
-"""Of each frame."""
+"""The maximum number of variables of each frame."""
 MAX_VALUE_CHARS = 200
 MAX_LOOKED_AT_CHARS = 4_096
-"""Of a value that prints longer, the rest is not looked at, and not shown."""
+"""The number of characters of a printed value that are searched for secrets; the rest is not shown."""
 
 
 class _Short(reprlib.Repr):
-    """Prints values without walking through all of a large one. Secrets are looked for before anything is cut."""
+    """A printer of values that reads only a part of a large one. It redacts secrets before it cuts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,13 +189,13 @@ _short = _Short().repr
 
 
 def describe_variables(error: BaseException) -> str:
-    """The innermost frames with their variables, outermost first. Never raises; empty where there is nothing to tell.
+    """Return the innermost frames with their variables, outermost first; empty if there are none. Never raise.
 
-    A variable whose name is that of a secret is hidden, and so is what has the form of one.
+    A variable with the name of a secret is hidden, and so is any text with the form of a secret.
     """
     try:
         return "\n".join(line for frame, at in _frames(error) for line in _lines(frame, at))
-    except BaseException:  # whatever values do when they are printed, the failure itself must not be lost for it
+    except BaseException:  # a value may raise anything when it is printed, and the failure itself must not be lost
         return ""
 
 

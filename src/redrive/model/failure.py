@@ -1,8 +1,8 @@
-"""Failures: what went wrong in one attempt, made from an exception, from reported fields, or of a worker that is lost.
+"""Failures of one attempt, made from an exception, from reported fields, or from the loss of a worker.
 
-Recording a failure never fails: whatever the exception does, there is a Failure, clean and bounded. Terminal escapes
-are removed, and NUL and lone surrogates replaced, because no store can be trusted with them. Redaction is done on
-reading; when it happened is the instant of the transaction that stores it.
+Recording a failure never fails: any exception gives a Failure, clean and bounded. Terminal escapes are removed, and
+NUL and lone surrogates replaced, because not every store can hold them. Redaction is done on reading. The instant of a
+failure is that of the transaction that stores it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_TRACEBACK_BYTES = 32 * KIB
 MAX_LOCALS_BYTES = 16 * KIB
 MAX_TRACE_ID_BYTES = 64
 MAX_SIGNAL_BYTES = 32
-# What JSON readers elsewhere keep exactly; no process has more memory.
+# The largest integer that all JSON readers keep exactly; no process has more memory.
 MAX_MEMORY_BYTES = 2**53 - 1
 MAX_EXIT_CODE = 2**32 - 1
 MAX_TITLE_CHARS = 160
@@ -45,12 +45,12 @@ WORKER_LOST = "WorkerLost"
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What went wrong in one attempt. `bases` are the classes its type derives from, nearest first.
+    """The failure of one attempt. `bases` are the classes that its type derives from, nearest first.
 
-    `final` says that another try is useless, whatever the queue's settings.
+    `final` is true if the item must not be retried, regardless of the queue's settings.
     """
 
-    # Fields of a later release are passed over: a program that is not yet deployed anew still reads the item.
+    # Fields of a later release are ignored, so that programs of this release can still read the item.
 
     type: str
     text: str
@@ -63,19 +63,19 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     host: str | None = None
     """The machine that the worker ran on."""
     duration: Duration | None = None
-    """How long the handler ran, in microseconds."""
+    """The run time of the handler, in microseconds."""
     trace_id: str | None = None
-    """Of the trace that the attempt was part of; 32 hexadecimal digits."""
+    """The id of the trace that the attempt was part of; 32 hexadecimal digits."""
     locals: str | None = None
-    """The variables of the innermost frames. Only where that was asked for; what seems a secret is not among them."""
+    """The variables of the innermost frames, only if that is enabled; detected secrets are hidden."""
     signal: str | None = None
-    """What killed the worker process, as in `SIGSEGV`."""
+    """The signal that killed the worker process, as in `SIGSEGV`."""
     exit_code: int | None = None
-    """What the worker process ended with, where no signal killed it."""
+    """The exit code of the worker process, if no signal killed it."""
     peak_memory: int | None = None
-    """The most memory that the worker process had, in bytes."""
+    """The peak memory of the worker process, in bytes."""
     retry_after: Duration | None = None
-    """How long the other side asked to wait before the next call, in microseconds; at most an hour."""
+    """The time that the called service asked to wait before the next call, in microseconds; at most an hour."""
 
     def __str__(self) -> str:
         ran = "" if self.duration is None else f" after {format_elapsed(self.duration)}"
@@ -88,7 +88,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def type_names(self) -> tuple[str, ...]:
-        """Every name that settings may call its type by, nearest first; see `type_matches`."""
+        """All names of its type and bases that settings may use, nearest first; see `type_matches`."""
         return _aliases((self.type, *self.bases))
 
     @property
@@ -122,16 +122,16 @@ def failure_from_exception(
     with_locals: bool = False,
     now: Instant | None = None,
 ) -> Failure:
-    """The failure that an exception is. Never raises; the exception is only looked at, never raised or kept.
+    """Return the failure for an exception. Never raise; the exception is only read, never raised or kept.
 
-    `final_types` are exception classes or names as in `type_matches`; subclasses are final too. `with_locals` asks the
-    variables of the innermost frames for how they are printed. Without `now`, a Retry-After that is a date is not read.
+    `final_types` are exception classes or names as in `type_matches`; subclasses are final too. `with_locals` prints
+    the variables of the innermost frames. Without `now`, a Retry-After that is a date is ignored.
     """
     try:
         failure = _describe(error, worker, rules, final_types, now)
     except BaseException as problem:
-        # A value that fights being described (an own __class__, a metaclass that raises) still becomes a failure. This
-        # takes KeyboardInterrupt too: an exception's methods can raise that, and the failure must not be lost for it.
+        # A value that cannot be described (its own __class__, a metaclass that raises) still becomes a failure. This
+        # catches KeyboardInterrupt too: methods of an exception can raise it, and the failure must not be lost.
         failure = Failure(
             type=plain_name(error),
             text=f"the error could not be described: {plain_name(problem)}",
@@ -161,7 +161,7 @@ def failure_from_fields(
     rules: Sequence[ErrorRule] = (),
     retry_after: Duration | None = None,
 ) -> Failure:
-    """The failure that somebody reports in words, from another language or process."""
+    """Return the failure for fields that a caller in another language or process reports."""
     type, text = clean_text(type, MAX_TYPE_BYTES), clean_text(text, MAX_TEXT_BYTES)
     names = tuple(clean_text(base, MAX_TYPE_BYTES) for base in bases[:MAX_BASES])
     return Failure(
@@ -190,10 +190,10 @@ def failure_from_loss(
     host: str | None = None,
     trace_id: str | None = None,
 ) -> Failure:
-    """The failure of an item whose worker process is gone, of what is known about its end.
+    """Return the failure of an item whose worker process is lost, from the known facts about its end.
 
-    `what` is gone, if it is not the worker itself. `because` says why somebody ended the process, as in "its time
-    limit of 30s is over". Losses of one task by one signal or exit code, for one reason, have one fingerprint.
+    `what` is the lost process, if it is not the worker process. `because` is the reason for which it was ended, as in
+    "its time limit of 30s is over". Losses of one task by one signal or exit code, for one reason, share a fingerprint.
     """
     name = signal_name(signal)
     why = None if because is None else clean_text(because, MAX_TYPE_BYTES)
@@ -226,13 +226,13 @@ def _end_of_loss(
     after = "" if duration is None else f" after {format_elapsed(duration)}"
     why = "" if because is None else f" because {because}"
     if because is None and signal == "SIGKILL":
-        why = " (out of memory?)"  # who else kills like that is a person, who knows
+        why = " (out of memory?)"  # the only other likely sender is an operator, who knows
     memory = "" if peak_memory is None else f"; peak memory {format_bytes(peak_memory)}"
     return f"{end}{after}{why}{memory}"
 
 
 def signal_name(signal: str | int | None) -> str | None:
-    """The name that a signal has here, as in `SIGSEGV`, of its number."""
+    """Return the name of a signal on this system, as in `SIGSEGV`, from its number."""
     if signal is None or isinstance(signal, str):
         return signal
     try:
@@ -242,7 +242,7 @@ def signal_name(signal: str | int | None) -> str | None:
 
 
 def normalize_failure(failure: Failure) -> Failure:
-    """A failure that a program made itself, as every store can hold it."""
+    """Return a failure that a program made itself, cleaned and bounded so that every store can hold it."""
     made = failure_from_fields(
         failure.type,
         failure.text,
@@ -271,7 +271,7 @@ def _clean(text: str | None, limit: int) -> str | None:
 
 
 def _bounded(number: int | None, smallest: int, largest: int) -> int | None:
-    """The number, or the bound that it exceeds. None where a program gave something else."""
+    """Return the number, or the bound that it exceeds; None if the value is no integer."""
     if isinstance(number, bool) or not isinstance(number, int):
         return None
     return min(max(number, smallest), largest)
@@ -304,7 +304,7 @@ def _class_of(
     error: BaseException, type_name: str, bases: tuple[str, ...], text: str, rules: Sequence[ErrorRule]
 ) -> ErrorClass:
     if isinstance(error, BaseExceptionGroup):
-        # Retrying a group helps only if it helps every member: the gravest class of its members is its class.
+        # Retrying a group helps only if it helps every member, so it has the least retryable class of its members.
         classes = {_class_of(e, *names_of_error(e), safe_str(e), rules) for e in group_members(error)}
         return next((grave for grave in reversed(ErrorClass) if grave in classes), ErrorClass.PERMANENT)
     if not rules and (known := class_of_type((type_name, *bases))):
@@ -312,7 +312,7 @@ def _class_of(
     found = find_class(type_name, bases, status_code_of(error), text, rules, codes_of(error))
     if found is not None:
         return found
-    # An error that says nothing itself, as `raise SendFailed() from error`, is of the class of its cause.
+    # An error without a class itself, as `raise SendFailed() from error`, has the class of its cause.
     for cause in related_errors(error)[1:]:
         names = names_of_error(cause)
         found = find_class(*names, status_code_of(cause), safe_str(cause), rules, codes_of(cause))

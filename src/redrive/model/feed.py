@@ -1,4 +1,4 @@
-"""The feed: what happened, in order."""
+"""The feed: the events of a store, in order."""
 
 from __future__ import annotations
 
@@ -15,72 +15,72 @@ from redrive.model.text import format_instant
 
 
 class FeedKind(StrEnum):
-    """What an entry of the feed tells. A queue's setting `feed` says which are kept."""
+    """The kind of an entry of the feed. The setting `feed` of a queue selects the kinds that are kept."""
 
     PUT = "put"
     LEASED = "leased"
     COMPLETED = "completed"
     FAILED = "failed"
-    """An attempt failed, and another one is to come; or the item was leased although it is dead, and stays dead."""
+    """An attempt failed and is retried; or the item was leased although it is dead, and stays dead."""
     LOST = "lost"
-    """A lease ran out."""
+    """A lease expired."""
     RELEASED = "released"
-    """A worker gave it back, counted."""
+    """A worker released it; the attempt counts."""
     RETURNED = "returned"
-    """A worker gave it back, not counted, with an error text."""
+    """A worker returned it with an error text; the attempt does not count."""
     DEAD = "dead"
-    """It died: it stays, lies in a dead queue under a new id, or was dropped."""
+    """It died: it stays, is in a dead queue under a new id, or was removed."""
     REDRIVEN = "redriven"
-    """A person brought it back to work."""
+    """An operator redrove or retried it."""
     UNDONE = "undone"
-    """A redrive was taken back."""
+    """An operator undid a redrive."""
     MOVED = "moved"
-    """A person moved it to another queue."""
+    """An operator moved it to another queue."""
     ARCHIVED = "archived"
     RESTORED = "restored"
     DONE = "done"
-    """A person took it as completed; or a dead letter was leased and completed."""
+    """An operator marked it as completed; or a dead letter was leased and completed."""
     DROPPED = "dropped"
-    """A person dropped it: it is in the archive, and can be restored."""
+    """An operator dropped it: it is in the archive, and can be restored."""
     REMOVED = "removed"
-    """A person or a rule removed it for good."""
+    """An operator or a rule removed it permanently."""
     IMPORTED = "imported"
     ARRIVED = "arrived"
-    """It came from another store, which told why."""
+    """It was moved from another store, whose feed has the reason."""
     BREAKER_OPENED = "breaker_opened"
-    """A breaker of the queue opened. The entry is of no item."""
+    """A breaker of the queue opened. The entry has no item."""
     BREAKER_CLOSED = "breaker_closed"
-    """A breaker of the queue closed. The entry is of no item."""
+    """A breaker of the queue closed. The entry has no item."""
 
 
 SUCCESS_KINDS = frozenset({FeedKind.PUT, FeedKind.LEASED, FeedKind.COMPLETED})
-"""What goes well: kept only where a queue asks for it."""
+"""The kinds of success, which are kept only in queues that enable them."""
 DEFAULT_FEED_KINDS = tuple(kind for kind in FeedKind if kind not in SUCCESS_KINDS)
 
 
 class FeedEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened to one item, or to a queue."""
+    """One event of an item or of a queue."""
 
     number: int
-    """Grows with every entry of the store; numbers of a feed have gaps. Go on from the last one you saw."""
+    """A number that grows with every entry of the store, with gaps in one feed. Continue from the last one read."""
     at: Instant
     kind: FeedKind
     queue: str
-    """Where it happened. For a death and a move, the queue that the item left."""
+    """The queue of the event. For a death and a move, the queue that the item left."""
     id: ItemId | None = None
-    """The item's id after it happened. None: it concerns the queue, and no item."""
+    """The item's id after the event. None: the event concerns the queue, and no item."""
     source_id: ItemId | None = None
-    """The id before, where the item moved."""
+    """The id before the event, if the item moved."""
     title: str | None = None
-    """The error in one line, what it died of, or why a breaker opened or closed."""
+    """The error in one line, the cause of death, or the reason why a breaker opened or closed."""
     reason: DeadReason | None = None
-    """Why it died."""
+    """The reason of the death."""
     actor: str | None = None
-    """The person, or the rule, that did it."""
+    """The operator, or the rule, that caused the event."""
     operation: str | None = None
-    """The operation it was part of."""
+    """The operation that the event was part of."""
     from_status: Status | None = None
-    """What it was, where it was dropped or removed."""
+    """The status before the event, if the item was dropped or removed."""
     error_class: ErrorClass | None = None
     """The class of the failure that the entry reports; None if it reports none."""
     fingerprint: str | None = None

@@ -1,4 +1,4 @@
-"""Filters: which items are meant. Everything that looks at or changes many items takes one."""
+"""Filters: conditions that select items. Every call that reads or changes many items takes one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from redrive.model.ids import HEXADECIMAL, MAX_NUMBER, ItemId
 from redrive.model.item import Counters, Status
 
 MAX_IDS = 10_000
-"""How many ids a filter may list."""
+"""The maximum number of ids in a filter."""
 MAX_EXAMINED = 10_000
-"""How many items one call looks at. A page may therefore be short, and carries a cursor to go on from."""
+"""The maximum number of items that one call examines. A page may therefore be short, and has a cursor to continue."""
 
 
 class Order(StrEnum):
-    """In which order items are found: by their death where that is what is looked for, else by their put."""
+    """The order of the items found: by the death for filters on dead letters and archived items, else by the put."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Items that meet every condition given; None asks for nothing. `Conditions` says what each means."""
+    """The conditions that an item must meet, all of them; None is no condition. `Conditions` describes each one."""
 
     status: Status | None = Status.DEAD
     queue: str | None = None
@@ -54,24 +54,24 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def is_for_dead_letters(self) -> bool:
-        """Whether it asks for dead letters or archived items, which come in the order of their deaths."""
+        """True if it selects dead letters or archived items, which are found in the order of their deaths."""
         return self.status is Status.DEAD or self.status is Status.ARCHIVED
 
     @property
     def takes_archived(self) -> bool:
-        """Whether it asks for archived items, by their status or in another way."""
+        """True if archived items can meet it, by the status or by another condition."""
         if self.status is not None or self.archived or self.dropped:
             return True
         return self.ids is not None or self.id_prefix is not None or self.operation is not None
 
     @property
     def has_stored_count(self) -> bool:
-        """Whether it asks for dead letters by no more than their queue and cause, which are counted anyway."""
+        """True if it selects dead letters only by queue and fingerprint, for which stores keep counts."""
         return self == Filter(queue=self.queue, fingerprint=self.fingerprint)
 
 
 class FilterSubject(msgspec.Struct, frozen=True, gc=False):
-    """All that a filter looks at in one item, words apart."""
+    """The data of one item that a filter checks, except words."""
 
     id: ItemId
     status: Status
@@ -79,19 +79,19 @@ class FilterSubject(msgspec.Struct, frozen=True, gc=False):
     queue: str
     origin_queue: str
     at: Instant
-    """When it died (dead letters), else when it was put. Of an archived item, what retention counts from."""
+    """The instant of the death (dead letters), of the put, or, of an archived item, from which retention counts."""
     counters: Counters
-    """For dead letters, archived or not, those at the last death, with the redrives of today."""
+    """The current counters; of dead letters, archived or not, those at the last death, with the current redrives."""
     held_by: tuple[str, ...] = ()
     reason: DeadReason | None = None
-    """Of the last death, where it is a dead letter, archived or not."""
+    """The reason of the last death, for dead letters, archived or not."""
     cause: Cause | None = None
     headers: Mapping[str, str] | None = None
     is_dropped: bool = False
 
 
 def matches(where: Filter, item: FilterSubject) -> bool:
-    """Whether an item meets every condition but `words`, `operation` and `ids`, which stores look up."""
+    """Return whether an item meets every condition except `words`, `operation` and `ids`, which stores look up."""
     if where.status is Status.DEAD:
         if not item.is_dead_letter:
             return False
@@ -136,7 +136,7 @@ def _meets_counters(where: Filter, counters: Counters) -> bool:
 
 
 def meets_headers(where: Filter, headers: Mapping[str, str] | None) -> bool:
-    """Whether an item has the headers that are asked for: what a store may know before anything else of it."""
+    """Return whether an item has the headers of the filter; separate, because a store can check them first."""
     if where.headers is None:
         return True
     return headers is not None and all(headers.get(name) == value for name, value in where.headers.items())
@@ -146,12 +146,12 @@ _DIGITS = 16
 
 
 def make_cursor(where: Filter, order: Order, position: int) -> str:
-    """Where to go on: beyond the item at that position."""
+    """Return the cursor that continues after the item at that position."""
     return f"{_cursor_kind(where, order)}{position:0{_DIGITS}x}"
 
 
 def parse_cursor(where: Filter, order: Order, cursor: str | None) -> int | None:
-    """The position that a cursor of such a query stands for. Raises InvalidInput for any other text."""
+    """Return the position of a cursor. Raise InvalidInput if it is not a cursor of this filter and order."""
     if cursor is None:
         return None
     kind, digits = cursor[:-_DIGITS], cursor[-_DIGITS:]

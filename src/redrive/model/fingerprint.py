@@ -1,7 +1,7 @@
-"""Fingerprints: one short name for all failures that have the same root cause.
+"""Fingerprints: one short identifier for all failures that have the same root cause.
 
-With a traceback it is the error's type and the places the error passed through; without one, the type and the text
-without what varies. It is the same in every process and on every machine.
+With a traceback it is a hash of the error's type and the locations of its frames; without one, of the type and the
+text with its varying parts replaced. It is the same in every process and on every machine.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import TypeAlias
 
 MAX_PLACES = 32
 MAX_NORMALISED_CHARS = 1_024
-# The stack itself is bounded far below this; a made-up chain of frames is bounded here.
+# A real stack is far below this limit; a fabricated chain of frames is bounded here.
 MAX_FRAMES_WALKED = 10_000
 
 OWN_FOLDER = str(Path(__file__).parent.parent)
-"""Where Redrive itself lies."""
+"""The folder of the Redrive package."""
 
 
-# File, function and line. Not the code, which is equal to that of a copy in another file.
+# File, function and line. Not the code object, which is equal to that of a copy in another file.
 Frame: TypeAlias = tuple[str, str, int]
 Frames: TypeAlias = tuple[Frame, ...]
 MAX_FRAMES_REMEMBERED = 48
-"""What is made of the frames of an exception is remembered, unless there are more."""
+"""The maximum number of frames for which derived texts and fingerprints are cached."""
 
 
 def frames_of(error: BaseException) -> Frames:
-    """The frames an exception passed through, outermost first, without Redrive's own in front of the handler's."""
+    """Return the frames of an exception, outermost first, without the frames of Redrive before those of the handler."""
     frames: list[Frame] = []
     own = 0
     link: TracebackType | None = error.__traceback__
@@ -46,7 +46,7 @@ def frames_of(error: BaseException) -> Frames:
 
 
 def fingerprint_of_frames(type: str, frames: Frames, text: str) -> str:
-    """The fingerprint of an exception that passed through these frames; `text` counts only when there are none."""
+    """Return the fingerprint of an exception with these frames; `text` is used only if there are no frames."""
     if not frames:
         return fingerprint(type, (), text)
     return (_of_few_frames if len(frames) <= MAX_FRAMES_REMEMBERED else _of_frames)(type, frames)
@@ -60,7 +60,7 @@ _of_few_frames = lru_cache(maxsize=1024)(_of_frames)
 
 
 def fingerprint(type: str, places: Iterable[str], text: str) -> str:
-    """16 hexadecimal digits. `places` come from `place`, outermost first; `text` counts only when there are none."""
+    """Return 16 hex digits. `places` are from `frame_location`, outermost first; without them, `text` is used."""
     # Each place once, so that a recursion has one fingerprint at every depth.
     unique = tuple(dict.fromkeys(places))[-MAX_PLACES:]
     return _digest("frames", type, *unique) if unique else _digest("text", type, normalise_text(text))
@@ -68,15 +68,15 @@ def fingerprint(type: str, places: Iterable[str], text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def frame_location(filename: str, qualname: str) -> str:
-    """Where a frame is: file and function, without folder and line, which change with every deploy."""
+    """Return the file and function of a frame, without folder and line, which change with every deployment."""
     parts = filename.replace("\\", "/").rsplit("/", 2)
-    # A package's file says nothing without the package.
+    # `__init__.py` is ambiguous without the name of its package.
     name = "/".join(parts[-2:]) if parts[-1] == "__init__.py" else parts[-1]
     return f"{name}:{qualname}"
 
 
 def normalise_text(text: str) -> str:
-    """The text with what varies from one failure to the next replaced, so that one cause has one text."""
+    """Return the text with varying parts (numbers, ids, paths, …) replaced, so that one cause has one text."""
     return " ".join(_VARYING.sub(_placeholder, text[:MAX_NORMALISED_CHARS]).split())
 
 
@@ -91,7 +91,7 @@ def _placeholder(match: re.Match[str]) -> str:
 
 
 _HEX = "[0-9a-fA-F]"
-# In this order: the more a pattern says, the earlier it is tried.
+# In this order: more specific patterns are tried first.
 _VARYING = re.compile(
     "|".join(
         (

@@ -1,6 +1,6 @@
-"""Gates: until when a queue gives no leases, and how many it gives after that. Independent of a pause.
+"""Gates: the instant before which a queue grants no leases, and the number granted after that. Independent of a pause.
 
-Pure functions of the gates that a queue has. A store applies them where it leases; a queue without gates costs nothing.
+Pure functions of the gates of a queue. A store applies them when it leases; a queue without gates has no extra cost.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from redrive.model.retry_after import MAX_RETRY_AFTER
 BREAKER_GATE = "breaker"
 """The gate of a queue's breaker."""
 RETRY_AFTER_GATE = "retry_after"
-"""The gate that a Retry-After closes."""
+"""The gate that is closed by a Retry-After."""
 
 
 class Gate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Before `until` the queue gives no leases; from then on `allowance` more in all, or any number (None)."""
+    """A limit on leases: none before `until`; from then on `allowance` in total, or any number (None)."""
 
     name: str
     until: Instant
     allowance: int | None = None
     leased: tuple[ItemId, ...] = ()
-    """What was leased under the allowance, oldest first."""
+    """The items leased under the allowance, oldest first."""
 
     @property
     def leases_left(self) -> int | None:
-        """How many leases it gives once it is open. None: any number."""
+        """The number of leases left once it is open; None: any number."""
         return None if self.allowance is None else max(0, self.allowance - len(self.leased))
 
 
@@ -38,51 +38,51 @@ Gates = tuple[Gate, ...]
 
 
 def lease_limit(gates: Gates, now: Instant, limit: int) -> int:
-    """How many of `limit` leases these gates let through now."""
+    """Return how many of `limit` leases these gates allow now."""
     if shut_gate(gates, now) is not None:
         return 0
     return min([limit, *(gate.leases_left for gate in gates if gate.leases_left is not None)])
 
 
 def shut_gate(gates: Gates, now: Instant) -> Gate | None:
-    """The first gate that lets no lease through now: it is closed, or its allowance is used up."""
+    """Return the first gate that allows no lease now: it is closed, or its allowance is used up."""
     return next((gate for gate in gates if now < gate.until or gate.leases_left == 0), None)
 
 
 def counts_leases(gates: Gates) -> bool:
-    """Whether any of the gates must be written with each lease."""
+    """Return whether any of the gates counts leases and must be written with each lease."""
     return any(gate.allowance is not None for gate in gates)
 
 
 def count_leases(gates: Gates, ids: Sequence[ItemId]) -> Gates:
-    """The gates after these items were leased."""
+    """Return the gates after these items were leased."""
     return tuple(
         gate if gate.allowance is None else msgspec.structs.replace(gate, leased=(*gate.leased, *ids)) for gate in gates
     )
 
 
 def opens_at(gates: Gates, now: Instant) -> Instant | None:
-    """When leases may be given again. None: not before a gate is changed."""
+    """Return the instant from which leases are allowed; None: only after a change of a gate."""
     if any(gate.leases_left == 0 for gate in gates):
         return None
     return max([now, *(gate.until for gate in gates)])
 
 
 def gate_named(gates: Gates, name: str) -> Gate | None:
-    """The gate of that name."""
+    """Return the gate of that name; None if there is none."""
     return next((gate for gate in gates if gate.name == name), None)
 
 
 def set_gate(gates: Gates, name: str, gate: Gate | None) -> Gates:
-    """The gates with another one of that name, or none."""
+    """Return the gates with the one of that name replaced, or removed for None."""
     others = tuple(each for each in gates if each.name != name)
     return others if gate is None else (*others, gate)
 
 
 def close_for_retry_after(gates: Gates, until: Instant, leased_at: Instant, now: Instant) -> Gates:
-    """The gates after a delivery that was leased at that time was asked to come back at `until`, or after an hour.
+    """Return the gates after a delivery, leased at `leased_at`, was asked to wait until `until`, at most an hour.
 
-    It is ignored if the gate has opened again since the lease: the answer is from before that.
+    The request is ignored if the gate has opened again since the lease, because it is older than that.
     """
     until = min(until, Instant(now + MAX_RETRY_AFTER))
     present = gate_named(gates, RETRY_AFTER_GATE)

@@ -16,16 +16,16 @@ ADVICE = {
     ErrorClass.TRANSIENT: "It will probably succeed later: redrive the group, slowly, once the other side is well.",
     ErrorClass.NETWORK: "Check that the other side answers, then redrive the group, a few items first.",
     ErrorClass.RESOURCE: "Make room first (memory, disk, quota), then redrive the group with a rate.",
-    ErrorClass.PERMISSION: "Trying again changes nothing: mend the credentials or rights, then redrive.",
-    ErrorClass.VALIDATION: "The data is at fault: mend the payload and redrive that, or archive the group.",
+    ErrorClass.PERMISSION: "A retry changes nothing: fix the credentials or rights, then redrive.",
+    ErrorClass.VALIDATION: "The data is invalid: fix the payload and redrive that, or archive the group.",
     ErrorClass.PERMANENT: "Look at one traceback; once a fix is deployed, redrive a few items, then the rest.",
     ErrorClass.POISON: "It kills its workers or cannot be read: do not redrive before the cause is known.",
 }
-"""What usually helps against a class of errors."""
+"""The advice for each class of errors."""
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Dead letters of one cause. All figures are as of the reading."""
+    """Dead letters of one cause. All figures are those at the time of reading."""
 
     fingerprint: str
     title: str
@@ -36,11 +36,11 @@ class Group(msgspec.Struct, frozen=True):
     """The first death since the group was last empty."""
     last_at: Instant
     queues: Mapping[str, int]
-    """How many lie in each queue, the most first."""
+    """The number in each queue, the largest first."""
     hours: Mapping[Instant, int]
-    """How many died in each hour, by the instant at which the hour begins, oldest first."""
+    """The number of deaths in each hour, by the instant at which the hour starts, oldest first."""
     sample: ItemId
-    """One of them: the newest."""
+    """The newest of them."""
 
     def __str__(self) -> str:
         return join_lines(
@@ -53,10 +53,10 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What usually helps against this class of errors."""
+        """The advice for this class of errors."""
         return ADVICE[self.error_class]
 
 
 def hour_of(at: Instant) -> Instant:
-    """The instant at which the hour begins."""
+    """Return the instant at which the hour starts."""
     return Instant(at - at % HOUR)

@@ -1,9 +1,9 @@
-"""Holders: the names that keep an item from being leased, and how stores keep them.
+"""Holders: the names that prevent an item from being leased, and their encoding in stores.
 
-An item has at most MAX_HOLDERS of them, each once, in the order in which they came. A *lasting* one stays with the item
-until it is taken away, wherever the item goes in its store: through retries, redrives, moves, the archive and deaths. A
-dead or archived item keeps it on record, and is held by it again once it is redriven or restored. Others end with a
-retry, a redrive or a death. A leased item has none.
+An item has at most MAX_HOLDERS of them, each once, in the order in which they were added. A *lasting* one stays until
+it is removed, through retries, redrives, moves within the store, the archive and deaths. A dead or archived item keeps
+it on record, and is held by it again once it is redriven or restored. Others end with a retry, a redrive or a death. A
+leased item has none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from redrive.errors import InvalidInput
 from redrive.model.limits import check_label
 
 MAX_HOLDERS = 16
-"""Of one item. More are skipped: the item is held anyway."""
+"""The maximum number of holders of one item. More are ignored, because the item is held anyway."""
 
 
 class ItemHolder(NamedTuple):
-    """Who holds an item, and whether that lasts."""
+    """The name of a holder of an item; `is_lasting` is true if it stays through retries, redrives and deaths."""
 
     name: str
     is_lasting: bool = False
@@ -31,22 +31,22 @@ Holders = tuple[ItemHolder, ...]
 
 
 def holder_names(holders: Holders) -> tuple[str, ...]:
-    """The names alone."""
+    """Return the names of holders."""
     return tuple(holder.name for holder in holders)
 
 
 def lasting_holders(holders: Holders) -> Holders:
-    """Those that stay through a retry, redrive or death."""
+    """Return the holders that stay through a retry, redrive or death."""
     return tuple(holder for holder in holders if holder.is_lasting) if holders else ()
 
 
 def passing_holders(holders: Holders) -> Holders:
-    """Those that do not: they go with an item to another store, where the others mean nothing."""
+    """Return the holders that are not lasting: only those move with an item to another store."""
     return tuple(holder for holder in holders if not holder.is_lasting) if holders else ()
 
 
 def check_holder_names(names: Collection[str]) -> None:
-    """Raise unless these can hold an item."""
+    """Raise unless these names can hold an item."""
     if len(names) > MAX_HOLDERS:
         raise InvalidInput(f"an item has at most {MAX_HOLDERS} holders, not {len(names):,}")
     for name in names:
@@ -54,7 +54,7 @@ def check_holder_names(names: Collection[str]) -> None:
 
 
 def add_holder(holders: Holders, name: str, *, is_lasting: bool = False) -> Holders:
-    """The holders with one more. One that is there may become lasting, and never passing again."""
+    """Return the holders with one more. A present one can become lasting, but never the reverse."""
     present = next((at for at, holder in enumerate(holders) if holder.name == name), None)
     if present is None:
         return (*holders, ItemHolder(name, is_lasting)) if len(holders) < MAX_HOLDERS else holders
@@ -63,28 +63,28 @@ def add_holder(holders: Holders, name: str, *, is_lasting: bool = False) -> Hold
 
 
 def add_lasting(holders: Holders, names: Iterable[str]) -> Holders:
-    """The holders with those of a verdict, which are always lasting."""
+    """Return the holders with those of a verdict, which are always lasting."""
     for name in names:
         holders = add_holder(holders, name, is_lasting=True)
     return holders
 
 
 def remove_holder(holders: Holders, name: str) -> Holders:
-    """The holders without one."""
+    """Return the holders without the named one."""
     return tuple(holder for holder in holders if holder.name != name)
 
 
 def make_holders(names: Iterable[str]) -> Holders:
-    """Holders that do not last, of an item that came from elsewhere."""
+    """Return holders that are not lasting, for an item from another store."""
     return tuple(ItemHolder(name) for name in dict.fromkeys(names))[:MAX_HOLDERS]
 
 
 SEVERAL = "[["
-"""The start of the text of several holders. That of one holder never has it."""
+"""The prefix of the encoded text of several holders. The text of one holder never has it."""
 
 
 def encode_holders(holders: Holders) -> str | None:
-    """Return the text by which a store keeps holders: of one that does not last, its name; else JSON."""
+    """Return the text that a store keeps for holders: the name of a single one that is not lasting, else JSON."""
     if not holders:
         return None
     if len(holders) > 1:
@@ -95,7 +95,7 @@ def encode_holders(holders: Holders) -> str | None:
 
 
 def decode_holders(text: str | None) -> Holders:
-    """Return the holders that were encoded so."""
+    """Return the holders of a text from `encode_holders`."""
     if text is None:
         return ()
     if text.startswith(SEVERAL):

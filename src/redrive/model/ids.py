@@ -6,9 +6,9 @@ An id has 128 bits and 32 hexadecimal digits: a random salt, the partition, and 
     salt (47 bit) |    number: microseconds since 1970 × 2048, plus a count within the microsecond
                   partition (16 bit)
 
-The number comes last in the text and first in every index: rows are written in the order of time, while the
-eight digits that a person types or reads differ from item to item. A token is the id and 16 more digits that
-nobody can guess.
+The number comes last in the text and first in every index: rows are written in the order of time, while the first
+eight digits, which users type and read, differ from item to item. A token, the fencing token of a lease, is the id and
+16 more digits that cannot be guessed.
 """
 
 from __future__ import annotations
@@ -29,57 +29,57 @@ SALT_BITS = 47
 PARTITION_BITS = 16
 KEY_BITS = 63
 MAX_NUMBER = 2**63 - 1
-"""What fits into a signed integer of every store."""
+"""The largest signed integer of every store."""
 
 ID_DIGITS = 32
 TOKEN_DIGITS = 48
 HEXADECIMAL = frozenset("0123456789abcdef")
 _ARE_DIGITS = re.compile("[0-9a-f]+").fullmatch
-# To write bytes as digits takes less than half the time of formatting numbers.
+# Converting bytes to digits takes less than half the time of formatting numbers.
 _pack_id = struct.Struct(">QQ").pack
 _pack_token = struct.Struct(">QQQ").pack
 
 
 def make_id(number: int, tail: int) -> ItemId:
-    """The id of a number and a tail (salt and partition, see `make_id_suffix`)."""
+    """Return the id of a number and a tail (salt and partition, see `make_id_suffix`)."""
     return ItemId(_pack_id(tail, number).hex())
 
 
 def make_id_suffix(salt: int, partition: int = 0) -> int:
-    """Salt and partition in 63 bits, so that every store can keep them in a signed integer."""
+    """Return salt and partition in 63 bits, so that every store can keep them in a signed integer."""
     return salt << PARTITION_BITS | partition
 
 
 def parse_id(id: str) -> tuple[int, int]:
-    """The number and the tail of an id."""
+    """Return the number and the tail of an id."""
     return _parse("item id", id, ID_DIGITS)
 
 
 def ids_with_prefix(prefix: str) -> tuple[range, range]:
-    """The numbers and the tails of all ids that begin with these digits, as far as stores can keep them."""
+    """Return the ranges of numbers and tails of all ids with this prefix, up to `MAX_NUMBER`."""
     (first, lowest), (last, highest) = (parse_id(prefix.ljust(ID_DIGITS, digit)) for digit in "0f")
     return range(first, min(last, MAX_NUMBER) + 1), range(lowest, min(highest, MAX_NUMBER) + 1)
 
 
 def make_token(number: int, tail: int, key: int) -> Token:
-    """The token of the lease with that key on that item."""
+    """Return the token of the lease with that key on that item."""
     return Token(_pack_token(tail, number, key).hex())
 
 
 def parse_token(token: str) -> tuple[int, int, int]:
-    """The number and the tail of the item, and the key of the lease."""
+    """Return the number and the tail of the item, and the key of the lease."""
     number, tail = _parse("lease token", token, TOKEN_DIGITS)
     return number, tail, int(token[ID_DIGITS:], 16)
 
 
 def check_id(id: object) -> ItemId:
-    """The id itself, if it is written as one."""
+    """Return the id as a plain str. Raise InvalidName if it does not have the form of an id."""
     parse_id(id)  # type: ignore[arg-type]
     return ItemId(exact_str(id))  # type: ignore[arg-type]
 
 
 def ids_of(ids: object, most: int, what: str, where: str) -> tuple[ItemId, ...]:
-    """One id or several, as a tuple. `what` says in the error what is taken, and `where` what has room for `most`."""
+    """Return one id or several as a tuple. In errors, `what` is the accepted input and `where` the unit of `most`."""
     with checking_input("ids"):
         if isinstance(ids, Iterable) and not isinstance(ids, bytes | bytearray):
             given = (ids,) if isinstance(ids, str) else listed("ids", ids, most)
@@ -90,7 +90,7 @@ def ids_of(ids: object, most: int, what: str, where: str) -> tuple[ItemId, ...]:
 
 
 def item_id_of(token: Token) -> ItemId:
-    """The id of the item that a token was given for."""
+    """Return the id of the item of a token."""
     return ItemId(token[:ID_DIGITS])
 
 
@@ -100,12 +100,12 @@ _TOPIC_DIGITS = 4
 
 
 def result_topic(id: ItemId) -> str:
-    """Return the topic on which waiters for the end of an item are woken: one of 65,536, by random digits of its id."""
+    """Return the topic that wakes waiters for the end of an item: one of 65,536, by random digits of its id."""
     return RESULTS + id[:_TOPIC_DIGITS]
 
 
 def partition_of(id: str) -> int:
-    """The partition an item or lease belongs to."""
+    """Return the partition of an item or lease."""
     return parse_id(id[:ID_DIGITS])[1] & ((1 << PARTITION_BITS) - 1)
 
 

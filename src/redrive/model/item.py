@@ -1,4 +1,4 @@
-"""An item: one unit of work, where it stands, and everything that happened to it."""
+"""An item: one unit of work, its status, and its history."""
 
 from __future__ import annotations
 
@@ -18,112 +18,112 @@ from redrive.model.text import format_elapsed, format_instant, pluralize
 
 
 class Status(StrEnum):
-    """The place of an item. It is in exactly one at every instant and every crash point."""
+    """The status of an item, exactly one at every instant, also after a crash."""
 
     PENDING = "pending"
-    """Waits for a worker: ready, scheduled for later, or held."""
+    """It waits for a worker: ready, scheduled for later, or held."""
     FAILED = "failed"
-    """The last attempt failed and another one is scheduled at `ready_at`."""
+    """The last attempt failed, and the next one is scheduled at `ready_at`."""
     ACTIVE = "active"
     """A worker holds a lease on it."""
     COMPLETED = "completed"
-    """Done, and kept for `keep_completed`."""
+    """It is completed, and kept for `keep_completed`."""
     DEAD = "dead"
-    """Will not be tried again by itself. It is kept until a person or a rule says otherwise."""
+    """It is not retried automatically, and kept until an operator or a rule changes it."""
     ARCHIVED = "archived"
-    """Put aside, or dropped; it can be restored."""
+    """It is archived or dropped, and can be restored."""
     MOVING = "moving"
-    """On its way to a queue in another store."""
+    """It is moving to a queue in another store."""
 
 
 WAITING_STATUSES = (Status.PENDING, Status.FAILED)
-"""Statuses of items that will be tried by themselves and that nobody works on."""
+"""Statuses of items that are not leased and are delivered automatically."""
 OPEN_STATUSES = (*WAITING_STATUSES, Status.ACTIVE)
 """Statuses of items that `max_size` counts."""
 
 
 class Counters(msgspec.Struct, frozen=True, gc=False):
-    """What the judge counts.
+    """The counters by which an item is judged.
 
-    All but `deliveries` and `redrives` start anew when a person retries or redrives the item.
+    All except `deliveries` and `redrives` are reset when an operator retries or redrives the item.
     """
 
     deliveries: int = 0
-    """Leases so far. Never goes down."""
+    """The number of leases so far, which never decreases."""
     attempts: int = 0
-    """Leases that count: a delivery that never ran is taken back."""
+    """The number of leases that count; one that the worker returned without running the item is subtracted."""
     failures: int = 0
-    """Failures reported."""
+    """The number of reported failures."""
     losses: int = 0
-    """Leases that ran out."""
+    """The number of expired leases."""
     redrives: int = 0
-    """Times it was brought back by a person."""
+    """The number of retries and redrives by an operator."""
 
 
 class Overrides(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings of this item that differ from those of its queue, under the same names. None takes the queue's."""
+    """Settings of one item that override those of its queue, under the same names; None: the queue's setting."""
 
-    # Stores and exports of development versions may have `retry_attempts` too: a key that is not here is ignored.
+    # Stores and exports of development versions may also have `retry_attempts`: unknown keys are ignored.
     max_attempts: int | None = None
     max_losses: int | None = None
     retry: RetryPolicy | None = None
-    """Replaces the queue's as a whole."""
+    """It replaces the queue's policy as a whole."""
 
 
 NO_OVERRIDES = Overrides()
 
 
 class HistoryEvent(StrEnum):
-    """What a row of an item's history tells."""
+    """The kind of an entry in an item's history."""
 
     FAILED = "failed"
     """A worker reported a failure."""
     LOST = "lost"
-    """The lease ran out."""
+    """The lease expired."""
     RELEASED = "released"
-    """A worker gave the item back, counted."""
+    """A worker released the item; the attempt counts."""
     RETURNED = "returned"
-    """A worker gave the item back, not counted, with an error text."""
+    """A worker returned the item with an error text; the attempt does not count."""
     EXPIRED = "expired"
     """The expire deadline passed."""
     BURIED = "buried"
-    """A worker or a person made it dead."""
+    """A worker or an operator buried it."""
     REDRIVEN = "redriven"
-    """A person retried or redrove it."""
+    """An operator retried or redrove it."""
     UNDONE = "undone"
-    """A person took the redrive before it back."""
+    """An operator undid the previous redrive."""
     MOVED = "moved"
-    """A person moved it to another queue."""
+    """An operator moved it to another queue."""
     RESCHEDULED = "rescheduled"
-    """A person changed from when it may be leased."""
+    """An operator changed the instant from which it may be leased."""
     ARCHIVED = "archived"
-    """A person put it aside, and it was no dead letter."""
+    """An operator archived it, and it was no dead letter."""
     DROPPED = "dropped"
-    """A person dropped it."""
+    """An operator dropped it."""
     RESTORED = "restored"
-    """A person took it out of the archive, after one of these two."""
+    """An operator restored it after one of the previous two."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One thing that happened: an attempt that did not complete, or what a person did."""
+    """One event of an item: an attempt that did not complete, or a change by an operator."""
 
     at: Instant
     event: HistoryEvent
     queue: str
     delivery: int
-    """`deliveries` at that time: which delivery this was."""
+    """The value of `deliveries` at that time, which identifies the delivery."""
     failure: Failure | None = None
     worker: str | None = None
     actor: str | None = None
     note: str | None = None
     operation: str | None = None
-    """The operation it was part of."""
+    """The operation that the change was part of."""
     from_status: Status | None = None
-    """What the item was before a person changed it, in `queue`. Of a drop: what it will be if that is undone."""
+    """The status before a change by an operator, in `queue`. For a drop: the status after its undo."""
     from_dead_letter: bool = False
-    """It was a dead letter until this brought it back."""
+    """True if it was a dead letter until this redrive or retry."""
     to: str | None = None
-    """Where a person took it, if that was in another store: `name@store`."""
+    """The target queue of a change by an operator, if it is in another store: `name@store`."""
 
     def __str__(self) -> str:
         who = self.worker or self.actor
@@ -143,7 +143,7 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     namespace: str
     store: str
     id: ItemId
-    """The id the item had when it died."""
+    """The id of the item at its death."""
     counters: Counters
     cause: Cause
     first_leased_at: Instant | None = None
@@ -154,28 +154,28 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a completion carried."""
+    """The result of a completed item."""
 
     payload: bytes
     content_type: str
 
     @property
     def value(self) -> Any:
-        """The Python value that the worker gave."""
+        """The Python value that the worker returned."""
         return decode_payload(self.payload, self.content_type)
 
 
 class KeptResult(Result, frozen=True):
-    """A result that outlives its item, with the queues that decide who may read it."""
+    """A result that is kept after its item, with the queues by which read permission is checked."""
 
     queue: str
-    """Where the item was completed."""
+    """The queue in which the item was completed."""
     put_to: str | None = None
-    """Where it was put first, if it has moved since."""
+    """The queue to which it was first put, if it has moved since."""
 
 
 class Item(msgspec.Struct, frozen=True):
-    """An item as it is now, with its history."""
+    """The current state of an item, with its history."""
 
     id: ItemId
     queue: str
@@ -187,47 +187,47 @@ class Item(msgspec.Struct, frozen=True):
     put_at: Instant
     counters: Counters
     ready_at: Instant | None = None
-    """From when it may be leased (pending, failed)."""
+    """The instant from which it may be leased (pending, failed)."""
     expire_deadline: Instant | None = None
     held_by: tuple[str, ...] = ()
-    """The names that keep it from being leased. Of a dead or archived item, those that will once it is redriven
+    """The names that prevent it from being leased. Of a dead or archived item, those that apply once it is redriven
     or restored."""
     lasting_holders: tuple[str, ...] = ()
-    """Those of them that last until they are removed, also through a retry, a redrive or a death."""
+    """The names in `held_by` that stay until they are removed, also through a retry, a redrive or a death."""
     worker: str | None = None
-    """Who holds the lease (active)."""
+    """The worker that holds the lease (active)."""
     lease_deadline: Instant | None = None
-    """From when a sweep may take the lease (active)."""
+    """The instant from which a sweep may reclaim the lease (active)."""
     first_leased_at: Instant | None = None
     dead_reason: DeadReason | None = None
-    """Why it died (dead, or archived as a dead letter; active, if it was leased although it is dead)."""
+    """The reason of its death (dead, or archived as a dead letter; active, if it was leased although it is dead)."""
     ended_at: Instant | None = None
-    """When it was completed or died (completed, dead, archived after that)."""
+    """The instant of its completion or death (completed, dead, archived after that)."""
     result: Result | None = None
-    """What `complete` carried (completed, archived after that)."""
+    """The result passed to `complete` (completed, archived after that)."""
     idempotency_key: str | None = None
     overrides: Overrides = NO_OVERRIDES
     source_id: ItemId | None = None
     """The id before the last move."""
     origin_id: ItemId | None = None
-    """The first id, where the item has moved."""
+    """The first id, if the item has moved."""
     origin_queue: str | None = None
     earlier_ids: tuple[ItemId, ...] = ()
-    """Every id it had before its moves, oldest first. Each of them still finds it."""
+    """All ids from before its moves, oldest first. Each of them still finds it."""
     history: tuple[HistoryEntry, ...] = ()
     """The first 5 and the last 45 entries, oldest first."""
     history_omitted: int = 0
-    """How many entries between those are only counted."""
+    """The number of entries between those, which are only counted."""
     deaths: tuple[Death, ...] = ()
-    """Every death, oldest first."""
+    """All deaths, oldest first."""
     moving_to: str | None = None
-    """Where it goes (moving): `name@store`."""
+    """The target queue (moving): `name@store`."""
     moving_since: Instant | None = None
     home_store: str | None = None
-    """The store that it came from as a dead letter, and that a redrive takes it back to."""
+    """The store that it came from as a dead letter, and to which a redrive returns it."""
 
     def __str__(self) -> str:
-        # The repr is complete, with payload and tracebacks: too long for a log, and not for everybody's eyes.
+        # The repr is complete, with payload and tracebacks: too long for a log, and possibly confidential.
         died = "" if self.dead_reason is None else f", dead_reason={self.dead_reason.value!r}"
         return (
             f"Item(id={self.id!r}, queue={self.queue!r}, status={self.status.value!r}, "
@@ -241,12 +241,12 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def death(self) -> Death | None:
-        """Its last death, whether it still is dead, lies in a dead queue, or was brought back."""
+        """Its last death, even if it is in a dead queue or was redriven since."""
         return self.deaths[-1] if self.deaths else None
 
     @property
     def dropped(self) -> HistoryEntry | None:
-        """Who dropped it and when, while it can be restored."""
+        """The entry of its drop, while it can be restored; else None."""
         last = self.history[-1] if self.history and self.status is Status.ARCHIVED else None
         return last if last is not None and last.event is HistoryEvent.DROPPED else None
 
@@ -259,7 +259,7 @@ class Item(msgspec.Struct, frozen=True):
 class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The right of one worker to one item until a deadline. The token proves it.
 
-    The counters include this delivery and stay as they are for as long as the token is valid.
+    The counters include this delivery and do not change while the token is valid.
     """
 
     id: ItemId
@@ -282,10 +282,10 @@ class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     overrides: Overrides
     worker: str | None
     dead_reason: DeadReason | None = None
-    """Why it died, if it was leased although it is dead. It is dead again unless this delivery completes it."""
+    """The reason of its death, if it was leased although it is dead. It is dead again unless it is completed."""
 
     def __str__(self) -> str:
-        # Without the token, which is the right to the item and does not belong in a log.
+        # Without the token, which authorizes changes of the item and does not belong in a log.
         return f"Lease(id={self.id!r}, queue={self.queue!r}, attempts={self.attempts}, worker={self.worker!r})"
 
     @property
@@ -300,27 +300,27 @@ class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What `put` returns once the item is on disk."""
+    """The result of `put`, returned once the item is on disk."""
 
     id: ItemId
     duplicate: bool = False
-    """The idempotency key was known: this is the item that was put first."""
+    """True if the idempotency key was known: the id is that of the first item."""
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """How an item stands after a delivery ended or a person changed it."""
+    """The state of an item after the outcome of a delivery or a change by an operator."""
 
     id: ItemId
-    """Its id now: a new one where it moved to another queue."""
+    """Its current id: a new one if it moved to another queue."""
     queue: str
     status: Status | None
-    """None where it was removed."""
+    """None if it was removed."""
     counters: Counters
     ready_at: Instant | None = None
     dead_reason: DeadReason | None = None
     source_id: ItemId | None = None
     """The id before the move."""
     reply_refused: str | None = None
-    """Why the reply that belongs to it was not put."""
+    """The reason why the reply to it was not put."""
     undo_until: Instant | None = None
-    """Until when it can be restored at least, where it was dropped."""
+    """The instant until which it can at least be restored, if it was dropped."""

@@ -1,7 +1,7 @@
-"""The judge: when a delivery did not complete, is the item tried again, or is it dead?
+"""The judge: the decision whether an item is retried or dead after a delivery that did not complete.
 
-A pure function of the queue's settings, the item's own settings and counters, and what happened. It runs in Python,
-never in SQL or Lua; a store only carries out the verdict.
+A pure function of the queue's settings, the item's overrides and counters, and the outcome. It runs in Python, never
+in SQL or Lua; a store only executes the verdict.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from redrive.model.retry_policy import BackoffKind, DelayFunction, backoff_for, 
 
 
 class OutcomeKind(StrEnum):
-    """How a delivery ended, other than by completion."""
+    """The outcome of a delivery other than completion."""
 
     FAILED = "failed"
     """The worker reported a failure."""
     EXTRA_FAILED = "extra_failed"
-    """A run beyond those of the retry policy failed: the item has as many failures as before."""
+    """A run beyond those of the retry policy failed; the number of failures does not change."""
     LOST = "lost"
-    """The lease ran out."""
+    """The lease expired."""
     RELEASED = "released"
-    """The worker gave the item back after it ran: counted."""
+    """The worker released the item after it ran; the attempt counts."""
     RETURNED = "returned"
-    """The worker gave the item back: not counted, neither as an attempt nor as a failure."""
+    """The worker returned the item; it counts neither as an attempt nor as a failure."""
     EXPIRED = "expired"
-    """The expire deadline passed while nobody worked on it."""
+    """The expire deadline passed while the item was not leased."""
     BURIED = "buried"
-    """A worker or a person made it dead."""
+    """A worker or an operator buried it."""
 
     @property
     def is_failure(self) -> bool:
-        """Whether a failure was reported, counted or not."""
+        """True if a failure was reported, counted or not."""
         return self in _FAILURES
 
 
-# Every failure is judged, and a member of an enumeration takes 0.1 µs to find on Python 3.11.
+# Every failure is judged, and the lookup of an enumeration member takes 0.1 µs on Python 3.11.
 _FAILED, _LOST, _RETURNED = OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RETURNED
 _EXPIRED, _BURIED = OutcomeKind.EXPIRED, OutcomeKind.BURIED
 _FAILURES = (_FAILED, OutcomeKind.EXTRA_FAILED)
@@ -54,31 +54,31 @@ _RETRIED, _DROPPED = Status.FAILED, OnDead.DROP
 
 
 class RetryVerdict(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """Try it again after `delay`. *failed* waits for a retry; *pending* goes to the tail."""
+    """The verdict to retry after `delay`. *failed* waits for a retry; *pending* goes to the tail of the queue."""
 
     delay: int = 0
     status: Status = Status.PENDING
     held_by: tuple[str, ...] = ()
-    """Names that hold it from then on, lastingly (`redrive.model.holder`)."""
+    """The names of lasting holders to add (`redrive.model.holder`)."""
 
     @classmethod
     def after(cls, delay: DurationInput) -> RetryVerdict:
-        """Failed until `delay` from now, as after any failure that is retried."""
+        """Return the verdict with status failed and this delay, as after any failure that is retried."""
         return cls(parse_duration(delay, "delay"), Status.FAILED)
 
 
 class Dead(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """It is dead: it goes `to` another queue, stays, or is dropped where that was asked for."""
+    """The verdict that an item is dead: it moves `to` another queue, stays, or is removed with `drop`."""
 
     reason: DeadReason = DeadReason.BURIED
     to: str | None = None
     drop: bool = False
     note: str | None = None
-    """What the history says of it, where a program brings the verdict."""
+    """The note in the history, if a program made the verdict."""
 
     @property
     def drops(self) -> bool:
-        """Whether nothing is left of the item."""
+        """True if the item is removed."""
         return self.drop and self.to is None
 
 
@@ -86,7 +86,7 @@ Verdict = RetryVerdict | Dead
 
 
 def count_outcome(counters: Counters, outcome_kind: OutcomeKind) -> Counters:
-    """The counters after an outcome."""
+    """Return the counters after an outcome."""
     if outcome_kind is _FAILED:
         return msgspec.structs.replace(counters, failures=counters.failures + 1)
     if outcome_kind is _LOST:
@@ -105,13 +105,13 @@ RETRY_STATUSES: dict[OutcomeKind, tuple[Status, ...]] = {
     OutcomeKind.EXPIRED: (),
     OutcomeKind.BURIED: (),
 }
-"""As what an item may be tried again after each ending."""
+"""The statuses that a retry verdict may have after each outcome."""
 
 
 def check_verdict(queue: str, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False) -> None:
-    """Raise unless the verdict makes sense for an item of that queue whose delivery ended so.
+    """Raise unless the verdict is valid for an item of that queue after that outcome.
 
-    One that `was_dead` when it was leased is dead again, wherever the verdict sends it.
+    An item that `was_dead` when it was leased stays dead, for any target of the verdict.
     """
     if isinstance(verdict, RetryVerdict) and verdict.held_by:
         check_holder_names(verdict.held_by)
@@ -143,11 +143,11 @@ def judge(
     backoffs: Mapping[str, DelayFunction] | None = None,
     dead_reason: DeadReason | None = None,
 ) -> Verdict:
-    """Retry or dead?
+    """Return the verdict for an outcome: retry or dead.
 
-    One that was leased although it is dead, for `dead_reason`, is dead again.
-    `counters` include this ending (see `count`). `delay` is the one a release asked for, `jitter` a number from
-    [0, 1) drawn by the caller, `backoffs` the delay functions of the program by name.
+    An item that was leased although it is dead, for `dead_reason`, is dead again.
+    `counters` include this outcome (see `count_outcome`). `delay` is that of a release or return, `jitter` a random
+    number in [0, 1) from the caller, `backoffs` the delay functions of the program by name.
     """
     if dead_reason is not None:
         return Dead(dead_reason)
@@ -167,14 +167,14 @@ def judge(
 
 
 def _asked_delay(settings: QueueSettings, failure: Failure | None) -> Duration:
-    """How long the other side asks to wait, where the queue goes by that."""
+    """Return the delay that the called service asked for, unless the queue ignores it."""
     if failure is None or failure.retry_after is None or settings.retry_after_mode is RetryAfter.IGNORE:
         return 0
     return failure.retry_after
 
 
 def settings_for(settings: QueueSettings, overrides: Overrides) -> QueueSettings:
-    """The settings that an item is judged by: its own, else those of its queue."""
+    """Return the settings for judging an item: those of its queue with its overrides."""
     if overrides == NO_OVERRIDES:
         return settings
     own = {name: value for name in overrides.__struct_fields__ if (value := getattr(overrides, name)) is not None}
@@ -182,21 +182,21 @@ def settings_for(settings: QueueSettings, overrides: Overrides) -> QueueSettings
 
 
 def has_attempts_left(settings: QueueSettings, counters: Counters, overrides: Overrides = NO_OVERRIDES) -> bool:
-    """Whether an item has attempts left, whatever its queue says of retries."""
+    """Return whether an item has attempts left, regardless of the retry policy."""
     limit = settings_for(settings, overrides).attempts_limit
     return not limit or counters.attempts < limit
 
 
 def dead_verdict(settings: QueueSettings, reason: DeadReason, failure: Failure | None = None) -> Dead:
-    """The verdict that sends an item where the queue's dead go."""
+    """Return the dead verdict with the dead queue for that failure; without one, `on_dead` decides whether it drops."""
     to = settings.dead_queue_for(failure)
     return Dead(reason, to, drop=to is None and settings.on_dead is _DROPPED)
 
 
 def check_custom_verdict(verdict: object) -> Verdict:
-    """The verdict, if it is one that a program may bring; a status or reason as text becomes the value it names.
+    """Return a verdict that a program made, after checks; a status or reason as text becomes the enumeration member.
 
-    Nothing but its type was promised until here.
+    Raise InvalidInput for any other value: the verdict of a program is not validated before.
     """
     match verdict:
         case RetryVerdict(delay, status, held_by):
@@ -207,7 +207,7 @@ def check_custom_verdict(verdict: object) -> Verdict:
                     f"a verdict has a delay from 0 microseconds to 100 years, not {short_repr(delay, 40)}"
                 )
             if status not in WAITING_STATUSES:
-                raise InvalidInput(f"an item that is tried again is pending or failed, not {short_repr(status, 40)}")
+                raise InvalidInput(f"an item that is retried is pending or failed, not {short_repr(status, 40)}")
             return RetryVerdict(delay, Status(status))
         case Dead(reason, to, drop):
             if reason not in tuple(DeadReason):
@@ -228,7 +228,7 @@ def _cause_of_death(
     failure: Failure | None,
     expired: bool,
 ) -> DeadReason | None:
-    """The first reason that applies, in the order of `DeadReason`."""
+    """Return the first reason that applies, in the order of `DeadReason`; None if the item does not die."""
     attempts_limit, is_failure = settings.attempts_limit, outcome_kind in _FAILURES
     if outcome_kind is _BURIED:
         return DeadReason.BURIED
@@ -252,5 +252,5 @@ def _is_final(settings: QueueSettings, failure: Failure | None) -> bool:
         return True
     rule = backoff_for(settings.retry, failure)
     if rule.schedule is BackoffKind.NEVER and rule is not settings.retry.delay:
-        return True  # decided for this type or class of error, not for the queue as a whole
+        return True  # configured for this type or class of error, not for the queue as a whole
     return bool(settings.final_errors) and any(name in settings.final_errors for name in failure.type_names)

@@ -1,6 +1,6 @@
-"""Named bounds of everything a caller can pass, each with its reason, and checks of names, labels and addresses.
+"""Named bounds of all caller input, each with its reason, and checks of names, labels and addresses.
 
-An address says which queue is meant: `name`, or `name@store` for a queue in another store.
+An address identifies a queue: `name`, or `name@store` for a queue in another store.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ MIB = 1024 * KIB
 
 # Short enough for an index entry, a file name and a Redis key on every store.
 MAX_NAME_CHARS = 128
-# Above it a queue is the wrong place: put the data elsewhere and a reference here. Default of max_payload_size.
+# Larger data belongs elsewhere, with a reference in the payload. Default of max_payload_size.
 MAX_PAYLOAD_BYTES = 1 * MIB
-# What no queue may raise its limit to: every store holds this much in one value.
+# The upper bound of max_payload_size: every store can hold this much in one value.
 MAX_STORABLE_BYTES = 256 * MIB
-# Headers are read with every listing, so they stay small beside a payload.
+# Headers are read with every listing, so they stay small compared to a payload.
 MAX_HEADERS_BYTES = 64 * KIB
-# Every item that has a retry policy keeps all of it, and gives it with each lease; a list of 1,000 delays fits.
+# An item with its own retry policy stores all of it, and returns it with each lease; a list of 1,000 delays fits.
 MAX_ITEM_RETRY_BYTES = 64 * KIB
-# A worker with a thousand tasks can name them all, and whoever lists all workers reads little.
+# A worker with a thousand tasks can name them all, and a listing of all workers stays small.
 MAX_REGISTRATION_BYTES = 64 * KIB
 # Holds a URL, two uuids or a digest with a prefix, and still fits a unique index on every store.
 MAX_LABEL_CHARS = 256
-# One transaction: long enough to spread the cost of a sync, short enough not to keep others waiting.
+# Items in one transaction: enough to spread the cost of a sync, few enough not to delay other callers.
 MAX_BATCH = 1_000
-# One put of many is one transaction, all or nothing: more would keep others waiting for too long.
+# A put of many items is one atomic transaction: more items would delay other callers for too long.
 MAX_PUT = 10_000
-# Calls of many callers in one transaction: the last one in a burst does not wait for all others.
+# Calls in one group commit: the last one in a burst does not wait for all others.
 MAX_CALLS_PER_COMMIT = 4_096
-# Calls that wait for a transaction. Beyond it a store is too slow for its callers, and they learn so by `Overloaded`.
+# Calls that wait for a transaction. Beyond it the store is too slow for its callers, which get `Overloaded`.
 MAX_WAITING_CALLS = 100_000
-# Whole numbers up to 2^53 survive a double, which is what Redis scores and JSON readers elsewhere use: the year 2255.
+# Integers up to 2^53 are exact in a double, which Redis scores and many JSON readers use: the year 2255.
 MIN_INSTANT = 0
 MAX_INSTANT = 2**53 - 1
-# How it began and how it goes now are what people read; the rest is only counted.
+# Operators read the first and the latest entries; the entries between them are only counted.
 HISTORY_FIRST = 5
 HISTORY_LAST = 45
-# What every store keeps in four bytes: a counter, a number in a setting or a filter.
+# The largest signed integer in four bytes: for counters and numbers in settings and filters.
 MAX_COUNT = 2**31 - 1
-# One digit orders the same as text and as a number.
+# One digit has the same order as text and as a number.
 MIN_PRIORITY = 0
 MAX_PRIORITY = 9
 DEFAULT_PRIORITY = 5
 
-# ASCII, because two names that look alike must be one name. '@' separates a store's name, '/' a URL's parts.
+# ASCII, so that two different names never look the same. '@' separates a store's name, '/' the parts of a URL.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
 
 
 def check_name(what: str, name: object) -> str:
-    """The name itself, if it can name a queue, a namespace, a store or a function; `what` says which in the error."""
+    """Return the name if it is valid for a queue, namespace, store or function; `what` names the kind in the error."""
     name = check_text(what, name)
     if not name:
         raise InvalidName(what, name, "is empty")
@@ -67,7 +67,7 @@ def check_name(what: str, name: object) -> str:
 
 
 def check_label(what: str, label: object) -> str:
-    """The label itself (a key, an actor, a worker), if every store can keep it: no NUL, no lone surrogates."""
+    """Return the label (a key, an actor, a worker) if every store can keep it: no NUL, no lone surrogates."""
     label = check_text(what, label)
     if not label:
         raise InvalidName(what, label, "is empty")
@@ -81,7 +81,7 @@ def check_label(what: str, label: object) -> str:
 
 
 def check_priority(priority: object) -> int:
-    """The priority itself, if it is a whole number from 0 to 9; larger goes first."""
+    """Return the priority if it is a whole number from 0 to 9; larger is leased first."""
     if type(priority) is int and MIN_PRIORITY <= priority <= MAX_PRIORITY:
         return priority
     with checking_input("priority"):
@@ -95,7 +95,7 @@ def check_priority(priority: object) -> int:
 
 
 def check_instant(what: str, instant: object) -> int:
-    """The instant itself, if it is a number of microseconds since 1970 (UTC) that every store can keep exactly."""
+    """Return the instant if it is a number of microseconds since 1970 (UTC) that every store can keep exactly."""
     if isinstance(instant, bool) or not isinstance(instant, int):
         raise InvalidDuration(what, instant, "is not an instant in microseconds since 1970 (UTC)")
     if not MIN_INSTANT <= instant <= MAX_INSTANT:
@@ -104,7 +104,7 @@ def check_instant(what: str, instant: object) -> int:
 
 
 def check_text(what: str, text: object) -> str:
-    """The text, and nothing more than a text."""
+    """Return the text as a plain str. Raise InvalidName if it is not text."""
     if type(text) is str:
         return text
     with checking_input(what):
@@ -114,7 +114,7 @@ def check_text(what: str, text: object) -> str:
 
 
 def text_problem(text: str) -> str | None:
-    """What keeps a text from being stored as a name, a key or a header; None when nothing does."""
+    """Return why a text cannot be stored as a name, a key or a header; None if it can."""
     if "\0" in text:
         return "has a NUL character"
     if not text.isascii():
@@ -131,7 +131,7 @@ _SEPARATOR = "@"
 
 
 def check_address(what: str, address: object) -> str:
-    """The address itself, if it can be one; `what` says in the error what it was for."""
+    """Return the address if it is valid; `what` names its purpose in the error."""
     address = check_text(what, address)
     if _SEPARATOR not in address:
         return check_name(what, address)
@@ -145,16 +145,16 @@ def check_address(what: str, address: object) -> str:
 
 
 def make_address(queue: str, store: str) -> str:
-    """The address of a queue in a store, for those in other stores."""
+    """Return the address of a queue in another store."""
     return f"{queue}{_SEPARATOR}{store}"
 
 
 def split_address(address: str) -> tuple[str, str | None]:
-    """The queue, and the store where another one is named."""
+    """Return the queue and the store of an address; None for a queue in the same store."""
     queue, _, store = address.partition(_SEPARATOR)
     return queue, store or None
 
 
 def is_remote(address: str) -> bool:
-    """Whether it names another store."""
+    """Return whether an address names another store."""
     return _SEPARATOR in address

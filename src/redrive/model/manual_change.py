@@ -1,4 +1,4 @@
-"""Manual changes: which verb applies to which item, and what it writes into the history. The same on every store."""
+"""Manual changes: the rules for each verb, and its entry in the history. The same on every store."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ _NOT_FORCED = frozenset({Verb.RESTORE, Verb.PURGE, Verb.RESCHEDULE})
 
 
 class ItemSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """All that the rules look at: an item as it stands when a person wants to change it."""
+    """The current state of an item that the rules read before a manual change."""
 
     id: ItemId
     status: Status
     is_dead_letter: bool
-    """It is dead, or lies in a dead queue because it died."""
+    """True if it is dead, or is in a dead queue because it died."""
     worker: str | None = None
-    """Who holds the lease (active)."""
+    """The worker that holds the lease (active)."""
     last: HistoryEntry | None = None
-    """The newest entry of its history. Only UNDO looks at it."""
+    """The newest entry of its history, for UNDO and plans of RESTORE."""
     queue: str = ""
     deliveries: int = 0
     was_dead: bool = False
-    """It was leased although it is dead."""
+    """True if it was leased although it is dead."""
     is_dropped: bool = False
-    """It is in the archive because it was dropped."""
+    """True if it is in the archive because it was dropped."""
 
     @property
     def status_without_lease(self) -> Status:
-        """What it is without its lease."""
+        """Its status without its lease."""
         return status_without_lease(self.status, was_dead=self.was_dead)
 
 
 def check_verb(verb: Verb) -> None:
-    """Raise unless a person may use the verb without a token."""
+    """Raise unless an operator may use the verb without a lease token."""
     if verb not in MANUAL_VERBS:
-        raise InvalidInput(f"{verb} cannot be done by hand; there are {', '.join(sorted(MANUAL_VERBS))}")
+        raise InvalidInput(f"{verb} is no manual change; there are {', '.join(sorted(MANUAL_VERBS))}")
 
 
 def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: str | None = None) -> None:
-    """Raise unless the verb applies to the item as it stands. `force` revokes the lease of one that is active.
+    """Raise unless the verb applies to the item in its current state. `force` also accepts an active item.
 
-    `undoes` is the operation that UNDO undoes: what another caller changed since is not its work.
+    `undoes` is the operation that UNDO undoes: an item that another caller changed since does not match.
     """
     if item.status is Status.ACTIVE and not force:
         raise ItemActive(item.id, item.worker)
     if item.status is Status.MOVING and verb is Verb.DROP and force:
         return
-    # Without its lease an active item is work like any other; only what was archived can be restored or purged.
+    # With its lease revoked, an active item is treated as waiting; only archived items can be restored or purged.
     applies = verb not in _NOT_FORCED if item.status is Status.ACTIVE else item.status in allowed_from(verb)
     if verb in DEAD_LETTER_VERBS:
         applies = applies and item.is_dead_letter
@@ -74,39 +74,39 @@ def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: 
 
 
 def _at_rest(verb: Verb) -> tuple[Status, ...]:
-    """The statuses a verb applies to without force."""
+    """Return the statuses that a verb applies to without force."""
     if verb in DEAD_LETTER_VERBS:
         return (Status.DEAD,)
     return tuple(status for status in allowed_from(verb) if status is not Status.ACTIVE)
 
 
 def was_redriven(item: ItemSnapshot, operation: str | None = None) -> bool:
-    """Whether the last thing that happened to a dead letter is that a person, or this operation, brought it back."""
+    """Return whether the last change of a dead letter is a redrive by an operator, or by this operation."""
     last = item.last
     if last is None or (operation is not None and last.operation != operation):
         return False
-    if last.to is not None:  # from another store, which is no part of a transaction here
+    if last.to is not None:  # redriven to this store from another one, which no transaction here can change
         return False
     return last.from_dead_letter and last.delivery == item.deliveries
 
 
 def was_dropped(item: ItemSnapshot, operation: str | None = None) -> bool:
-    """Whether the last thing that happened to an item is that a person, or this operation, dropped it."""
+    """Return whether the last change of an item is a drop by an operator, or by this operation."""
     return item.is_dropped and (operation is None or (item.last is not None and item.last.operation == operation))
 
 
 def revives(verb: Verb, before: Status) -> bool:
-    """Whether a verb makes work of a dead letter. One that is retried in the dead queue it lies in stays one."""
+    """Return whether a verb ends the state of a dead letter. One that is retried in its dead queue stays one."""
     return verb is Verb.REDRIVE or (verb is Verb.RETRY and before is Status.DEAD)
 
 
 def redrive_queue(
     item: ItemSnapshot, died_in: str, to: str | None, *, home: str | None = None, store: str | None = None
 ) -> str:
-    """Where a redrive takes an item: to the queue that the call names, else to the one of its last death.
+    """Return the target of a redrive: the queue that the call names, else the queue of the item's last death.
 
-    One that is dead stays in the queue that it is in: it died there, or was moved or imported there since. `home` is
-    the store that it came from as a dead letter, `store` the name of this one.
+    An item with status dead stays in its queue: it died there, or was moved or imported there since. `home` is the
+    store that it came from as a dead letter, `store` the name of this one.
     """
     if to is not None:
         return to
@@ -121,7 +121,7 @@ def redrive_queue(
 
 
 def move_queue(item: ItemSnapshot, to: str | None) -> str:
-    """Where a move takes an item. It keeps its status, counters, hold and times, and goes to the tail there."""
+    """Return the target of a move. The item keeps its status, counters, holders and times, and goes to the tail."""
     if to is None:
         raise InvalidInput("move needs the queue to move to; name it with to=")
     if to == item.queue:
@@ -130,12 +130,12 @@ def move_queue(item: ItemSnapshot, to: str | None) -> str:
 
 
 def undo_target(last: HistoryEntry) -> tuple[str, Status]:
-    """Where an undo takes an item, by the entry of its redrive: to the queue it was in, and what it is there."""
+    """Return the queue and the status of an item after an undo, from the history entry of its redrive."""
     return last.queue, Status.DEAD if last.from_status is Status.DEAD else Status.PENDING
 
 
 def counters_after_undo(counters: Counters, back: Status, death: Death) -> Counters:
-    """The counters of an item whose redrive is taken back: those of its death, or of an item in a dead queue."""
+    """Return the counters after the undo of a redrive: those of the death if it is dead again, else zero attempts."""
     at_death = death.counters if back is Status.DEAD else Counters()
     return Counters(
         deliveries=counters.deliveries,
@@ -147,21 +147,21 @@ def counters_after_undo(counters: Counters, back: Status, death: Death) -> Count
 
 
 def status_without_lease(status: Status, *, was_dead: bool) -> Status:
-    """What an item is without its lease: what archiving remembers, and what the history says it was."""
+    """Return the status of an item without its lease, for archiving and for the history."""
     if status is not Status.ACTIVE:
         return status
     return Status.DEAD if was_dead else Status.PENDING
 
 
 def counts_for_max_size(item: ItemSnapshot, queue: str) -> bool:
-    """Whether an item that goes to work in a queue is one more there, for max_size."""
+    """Return whether an item that becomes pending in a queue adds to the size that max_size limits."""
     return item.status is Status.DEAD or item.queue != queue
 
 
 def stays_dead_letter(verb: Verb, item: ItemSnapshot, *, to_dead_queue: bool = False) -> bool:
-    """Whether an item is still a dead letter: retried in the dead queue that it lies in, or moved as a dead letter.
+    """Return whether an item is still a dead letter: retried in its dead queue, or moved as a dead letter.
 
-    One that is moved from a dead queue to a queue that is none is work there.
+    An item that is moved from a dead queue to a queue that is not one becomes normal work there.
     """
     if verb is Verb.MOVE:
         return item.is_dead_letter and (item.status_without_lease is Status.DEAD or to_dead_queue)
@@ -169,7 +169,7 @@ def stays_dead_letter(verb: Verb, item: ItemSnapshot, *, to_dead_queue: bool = F
 
 
 def death_text(death: Death, history: Iterable[HistoryEntry]) -> str:
-    """What was said when it died: the text of the failure, else the note, else the title of the cause."""
+    """Return the text of a death: the text of the failure, else the note, else the title of the cause."""
     outcomes = [entry for entry in history if is_outcome_of_death(death, entry)]
     # A dead item may be leased and fail again at the same instant.
     of_delivery = [entry for entry in outcomes if entry.delivery == death.counters.deliveries]
@@ -180,7 +180,7 @@ def death_text(death: Death, history: Iterable[HistoryEntry]) -> str:
 
 
 def is_outcome_of_death(death: Death, entry: HistoryEntry) -> bool:
-    """Whether a row of the history may be the one that tells of this death. Of several, the last one is."""
+    """Return whether an entry of the history may record this death. Of several, the last one does."""
     return entry.at == death.at and entry.queue == death.queue and entry.event in DEADLY_EVENTS
 
 
@@ -195,11 +195,11 @@ class ManualAction(msgspec.Struct, frozen=True):
     operation: str | None = None
     """The operation that it is part of."""
     undoes: str | None = None
-    """The operation that it takes back (UNDO)."""
+    """The operation that it undoes (UNDO)."""
 
     @classmethod
     def of(cls, operation: Operation) -> Self:
-        """What an operation does to each of its items."""
+        """Return the change that an operation makes to each of its items."""
         return cls(
             operation.verb,
             operation.actor,
@@ -212,7 +212,7 @@ class ManualAction(msgspec.Struct, frozen=True):
     def history_entry(
         self, now: Instant, event: HistoryEvent, queue: str, delivery: int, before: Status, *, to: str | None = None
     ) -> HistoryEntry:
-        """What the history says of an item that was in that queue, and what it was there. `to` is in another store."""
+        """Return the history entry for an item that was in `queue` with status `before`. `to` is in another store."""
         return HistoryEntry(
             now,
             event,

@@ -1,4 +1,4 @@
-"""Items as they are shown to somebody who may not see what is in them."""
+"""Masked items for callers without the permission to see payloads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from redrive.model.failure import Failure
 from redrive.model.item import HistoryEntry, Item, Result
 
 MASKED_TYPE = "application/x-redrive-hidden"
-"""The content type of a payload that is not shown. Its bytes are not there, how many they are is not told."""
+"""The content type of a hidden payload. Its bytes are removed, and their number is not disclosed."""
 
 _NOTHING = Result(b"", MASKED_TYPE)
 
 
 def mask_item(item: Item) -> Item:
-    """The item without payload, headers, result and idempotency key."""
+    """Return the item without payload, headers, result and idempotency key."""
     return msgspec.structs.replace(
         item,
         payload=b"",
@@ -26,8 +26,8 @@ def mask_item(item: Item) -> Item:
 
 
 def mask_for_requester(item: Item) -> Item:
-    """How an item stands, for somebody who waits for its end and may not look around: its status and, where it died,
-    what of. Not what is in it, where it went, who worked on it, or what else went wrong."""
+    """Return an item for a caller that waits for its end without the right to inspect: its status, counters, and the
+    cause of its last death. Payload, headers, current queue, workers and earlier failures are removed."""
     queue = item.origin_queue or item.queue
     failure = item.last_failure if item.deaths else None
     told = None if failure is None else Failure(failure.type, failure.text)
@@ -55,5 +55,5 @@ def mask_for_requester(item: Item) -> Item:
 
 
 def is_masked(item: Item | Result) -> bool:
-    """Whether what is in it was taken away."""
+    """Return whether the payload is hidden."""
     return item.content_type == MASKED_TYPE

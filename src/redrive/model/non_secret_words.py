@@ -1,4 +1,4 @@
-"""What stands where a secret could stand and is none: words of a message, code, placeholders."""
+"""Values in the place of a secret that are none: words of a message, code, placeholders."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The first word of what a message says of a secret: `password: must be at least 8 characters`.
+# The first word of a message about a secret: `password: must be at least 8 characters`.
 _BEGINNINGS = _words(
     "can't cannot contains did didn't does doesn't ensure expected expired failed field has have incorrect invalid "
     "is isn't may mismatch missing must needs no not please required requires shall should this too unable unknown "
     "value was will wrong"
 )
-# The same without quotes, where it goes on as a sentence does: `use --token to sign in`.
+# The same without quotes, if a sentence follows: `use --token to sign in`.
 _WORDS = _BEGINNINGS | _words(
     "a about access after allowed already an and any apply are argument as at attribute auth authentication bad be "
     "bearer because been before being bool boolean both but by bytes can changed char could default denied "
@@ -28,7 +28,7 @@ _WORDS = _BEGINNINGS | _words(
     "type unauthorized undefined unexpected unset unsupported updated use used user using valid validation values "
     "varchar verification verified via were when which with without yes you your"
 )
-# The same, where it is all that is said: `token=None`.
+# The same, if it is the only word: `token=None`.
 _ALONE = _words(
     "absent active anonymous approved bad basic bearer booked canceled cancelled changed closed completed denied "
     "disabled empty enabled error exists expired failed failure false forbidden hidden ignored inactive include "
@@ -37,7 +37,7 @@ _ALONE = _words(
     "revoked rotated same-origin saml scheduled set sso true unauthorized undefined unknown unset unsupported "
     "updated valid verified write wrong yes"
 )
-# The same, where it is a type: `password varchar(64)`, `token: string`.
+# The same, if it is a type: `password varchar(64)`, `token: string`.
 _TYPES = _words(
     "bigint binary blob bool boolean bytea bytes char citext clob int integer json jsonb keyword longtext mediumtext "
     "nchar nvarchar optional secretstr smallint str string text uuid varbinary varchar varchar2"
@@ -73,8 +73,8 @@ _CODE = re.compile(
 )
 _FILE_BEGINS = re.compile(r"https?://|\./|/[a-z]{2,24}/")
 _FILE_ENDS = re.compile(r"/.{0,256}\.[a-z]{2,8}$")
-_FILE_END_CHARS = 300  # more than that can match
-# Ids that services and systems give: `SM` and 32 digits, `S-1-5-21-…`.
+_FILE_END_CHARS = 300  # more than the pattern can match
+# Ids that services and systems allocate: `SM` and 32 digits, `S-1-5-21-…`.
 _ID = re.compile(r"[A-Z]{2}[0-9a-f]{32}|S-1(?:-\d{1,12}){2,16}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d[\d:.,+Z -]{0,32}")
 _PIECE = r"(?:[A-Za-z]{1,24}+\d{0,4}+|\d{1,12}+)"
@@ -86,9 +86,9 @@ _LOOKED_AT_CHARS = 512
 
 
 def is_said(value: str, after: str | None = None) -> bool:
-    """Whether a text reads like what a message says of a secret, instead of one.
+    """Return whether a text reads like a message about a secret, and not like a secret.
 
-    `after` is what follows a value without quotes, of which more words may be the first of a sentence.
+    `after` is the text after a value without quotes: more words may then start a sentence.
     """
     first = _FIRST.match(value)
     if first is None:
@@ -103,28 +103,28 @@ def is_said(value: str, after: str | None = None) -> bool:
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether it stands for a secret that is filled in elsewhere, or was hidden by someone else: `${TOKEN}`, `****`."""
+    """Return whether it is a placeholder for a secret, or a secret that is hidden already: `${TOKEN}`, `****`."""
     scheme = _SCHEME.match(value)
     return _PLACEHOLDER.fullmatch(value, scheme.end() if scheme else 0) is not None
 
 
 def is_code(value: str) -> bool:
-    """Whether it is an expression of a program that gives a secret."""
+    """Return whether it is a code expression that returns a secret."""
     return _CODE.match(value) is not None
 
 
 def is_slug(value: str) -> bool:
-    """Whether it is made of words and numbers that a person can read: `checkout-redesign-2026-q4`."""
+    """Return whether it consists of readable words and numbers: `checkout-redesign-2026-q4`."""
     return _SLUG.fullmatch(value) is not None
 
 
 def is_place_or_time(value: str) -> bool:
-    """Whether it is where something is, a path or an address, with nothing random in it; or when."""
+    """Return whether it is a path or an address without random parts, or a time."""
     return _PLACE.fullmatch(value) is not None or _TIME.fullmatch(value) is not None
 
 
 def is_random(value: str, least: int) -> bool:
-    """Whether it looks made by a machine: long, in one piece, and no word, number or path."""
+    """Return whether it seems machine-generated: long, in one piece, and no word, number or path."""
     beginning = value[:_LOOKED_AT_CHARS]
     if len(value) < least or value.isdigit() or any(map(str.isspace, beginning)):
         return False
@@ -134,6 +134,6 @@ def is_random(value: str, least: int) -> bool:
 
 
 def _is_file(value: str) -> bool:
-    """Whether it begins or ends as a path does. Only so much of it is searched as can match."""
+    """Return whether it starts or ends like a path. Only the last `_FILE_END_CHARS` characters are searched."""
     begins = _FILE_BEGINS.match(value)
     return bool(begins or _FILE_ENDS.search(value, max(0, len(value) - _FILE_END_CHARS)))

@@ -1,4 +1,4 @@
-"""Operations: changes of many items that live in the store, with progress, a rate, and an end that adds up."""
+"""Operations: changes of many items that are kept in the store, with progress, a rate, and exact totals."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from redrive.model.text import format_counts, format_instant, join_lines
 BULK_VERBS = frozenset(
     {Verb.RETRY, Verb.REDRIVE, Verb.UNDO, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE, Verb.PURGE}
 )
-"""What operations can do."""
+"""The verbs of operations."""
 TRACKED_VERBS = frozenset({Verb.RETRY, Verb.REDRIVE, Verb.MOVE, Verb.BURY, Verb.ARCHIVE, Verb.RESTORE})
-"""Verbs whose items are found by the operation afterwards."""
+"""The verbs whose items can be found by the operation afterwards."""
 MAX_SAMPLES = 10
-"""How many ids are kept of the items left out for one reason."""
+"""The maximum number of ids that are kept of the items skipped for one reason."""
 
 
 class OperationStatus(StrEnum):
-    """How an operation stands."""
+    """The status of an operation."""
 
     RUNNING = "running"
     WATCHING = "watching"
-    """The first few are back at work, and it waits for how they end."""
+    """The canaries are released, and it waits for their outcomes."""
     PAUSED = "paused"
     FINISHED = "finished"
-    """Every item that was meant was looked at, or its limit is reached."""
+    """All matching items were examined, or its limit is reached."""
     STOPPED = "stopped"
-    """It stopped itself: `problem` says why."""
+    """It stopped automatically; `problem` is the reason."""
     CANCELLED = "cancelled"
 
 
@@ -44,10 +44,10 @@ FINAL_STATUSES = frozenset({OperationStatus.FINISHED, OperationStatus.STOPPED, O
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of many items. It takes what matched when it started, each item at most once.
+    """A change of many items. It changes the items that matched at its start, each item at most once.
 
-    changed + the sum of skipped is the number of items it met so far. Items that no longer matched when their turn
-    came (somebody else was faster) are not met.
+    changed + the sum of skipped is the number of items examined so far. Items that another caller has changed in
+    between, so that they no longer match, are not examined.
     """
 
     id: str
@@ -58,35 +58,35 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     note: str | None = None
     rate: float | None = None
-    """Most items per second."""
+    """The maximum number of items per second."""
     expected: int | None = None
-    """How many items matched when it started, or its limit if that is less, for its progress."""
+    """The number of items that matched at its start, or its limit if that is smaller, to show progress."""
     limit: int | None = None
-    """Most items that it changes. None: all that match."""
+    """The maximum number of items that it changes. None: all that match."""
     canary: int = 0
-    """How many are tried first; the rest waits for how these end."""
+    """The number of items that are released first; the rest waits for their outcomes."""
     canary_success_ratio: float = 1.0
-    """How many of the canaries must complete, as a share, for the rest to follow."""
+    """The share of the canaries that must complete before the rest follows."""
     canary_ids: tuple[ItemId, ...] = ()
     """The canaries released so far."""
     status: OperationStatus = OperationStatus.RUNNING
     problem: str | None = None
-    """Why it stopped itself."""
+    """The reason why it stopped automatically."""
     created_at: Instant
     updated_at: Instant
     next_at: Instant
-    """When its next step may run."""
+    """The instant from which its next step may run."""
     mark: int
-    """Where the store stood when it started: what died or was put later is not touched."""
+    """The position of the store at its start: items that died or were put later are not changed."""
     position: int | None = None
-    """How far it got. None before the first step."""
+    """The position of the last examined item. None before the first step."""
     steps: int = 0
-    """Steps so far. A step names the one before it, so that two processes do each step once."""
+    """The number of steps so far. A step names the number before it, so that two processes do each step once."""
     changed: int = 0
     skipped: Mapping[str, int] = {}
-    """How many items it met and did not change, by the code of the error."""
+    """The number of items that were examined and not changed, by the code of the error."""
     samples: Mapping[str, tuple[ItemId, ...]] = {}
-    """Some of them, by the same code."""
+    """The ids of some of them, by the same code."""
 
     def __str__(self) -> str:
         of = "" if self.expected is None else f" of {self.expected:,}"
@@ -102,51 +102,51 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def examined(self) -> int:
-        """How many items it met so far."""
+        """The number of items examined so far."""
         return self.changed + sum(self.skipped.values())
 
     @property
     def ended(self) -> bool:
-        """Whether it will do nothing more."""
+        """True if it has ended and changes nothing more."""
         return self.status in FINAL_STATUSES
 
     @property
     def is_running(self) -> bool:
-        """Whether it has steps to make."""
+        """True if its next step may run."""
         return self.status is OperationStatus.RUNNING
 
     @property
     def is_active(self) -> bool:
-        """Whether somebody has to see to it."""
+        """True if a broker must process it: it is running or watching its canaries."""
         return self.status in (OperationStatus.RUNNING, OperationStatus.WATCHING)
 
     def may_step(self, steps: int) -> bool:
-        """Whether the step after that many is its next one."""
+        """Return whether the step after that number of steps is its next one."""
         return self.is_running and steps == self.steps
 
     @property
     def canaries_left(self) -> int:
-        """How many canaries are still to be released."""
+        """The number of canaries that are still to be released."""
         return self.canary - len(self.canary_ids)
 
     @property
     def changes_left(self) -> int | None:
-        """After how many more changes a step ends: the canaries are released, or its limit is reached."""
+        """The number of changes after which a step ends: the canaries are released, or the limit is reached."""
         if self.canaries_left > 0:
             return self.canaries_left
         return None if self.limit is None else self.limit - self.changed
 
 
 def check_bulk(verb: Verb, to: str | None) -> None:
-    """Raise unless a verb can be done to many items at once, and has what it needs."""
+    """Raise InvalidInput unless a verb applies to many items and has the target queue it needs."""
     if verb not in BULK_VERBS:
-        raise InvalidInput(f"{verb} cannot be done to many items at once; there are {', '.join(sorted(BULK_VERBS))}")
+        raise InvalidInput(f"{verb} is no bulk operation; there are {', '.join(sorted(BULK_VERBS))}")
     if verb is Verb.MOVE and to is None:
         raise InvalidInput("move needs the queue to move to; name it with to=")
 
 
 class SkippedItem(msgspec.Struct, frozen=True, gc=False):
-    """An item that an operation met and did not change, and the code of the error that says why."""
+    """An item that an operation examined and did not change, and the code of the error."""
 
     id: ItemId
     code: str
@@ -162,9 +162,9 @@ def after_step(
     *,
     unnamed: int = 0,
 ) -> Operation:
-    """The operation after a step: `changed` are the ids that items have now, `position` is how far it looked.
+    """Return the operation after a step: `changed` are the new ids of items, `position` is the last one examined.
 
-    `unnamed` is how many more were changed, none of them a canary.
+    `unnamed` is the number of further changed items, none of them a canary.
     """
     count = len(changed) + unnamed
     canaries = (*operation.canary_ids, *changed[: operation.canaries_left]) if operation.canary else ()
@@ -195,9 +195,9 @@ def after_step(
 
 
 def is_outdated(operation: Operation, steps: int, status: OperationStatus | None) -> bool:
-    """Whether what somebody sets, who read the operation at that step, comes too late.
+    """Return whether a change by a process that read the operation at that step is too late.
 
-    A step was made since, somebody paused or ended it, or another process has set the same.
+    Since then another step was made, the operation was paused or has ended, or another process set the same status.
     """
     return steps != operation.steps or not operation.is_active or status is operation.status
 
@@ -205,10 +205,10 @@ def is_outdated(operation: Operation, steps: int, status: OperationStatus | None
 def with_status(
     operation: Operation, now: Instant, status: OperationStatus | None, problem: str | None, rate: float | None
 ) -> Operation:
-    """The operation as a person, or the broker, sets it. Raises OperationEnded. What is None stays as it is.
+    """Return the operation with the status, problem or rate that an operator or the broker sets; None changes nothing.
 
-    A new rate counts from now; one that is 0 means as fast as it goes. The next step of one that goes on may run now.
-    One that was paused before its canaries were judged goes on watching them.
+    Raise OperationEnded if it has ended. A new rate applies from now on; 0 is unlimited. After a resume the next step
+    may run immediately. An operation that was paused before its canaries were judged continues to watch them.
     """
     if operation.ended:
         raise OperationEnded(operation.id, operation.status.value)
@@ -227,7 +227,7 @@ def with_status(
 
 
 class AuditRow(msgspec.Struct, frozen=True):
-    """What the audit says of an operation."""
+    """The audit row of an operation."""
 
     verb: str
     count: int
@@ -235,18 +235,18 @@ class AuditRow(msgspec.Struct, frozen=True):
 
 
 def audit_start(operation: Operation) -> AuditRow:
-    """It was started: the filter, and how many items it is expected to meet."""
+    """Return the audit row of its start: the filter, and the expected number of items."""
     where = msgspec.json.encode(operation.where).decode()
     return AuditRow(f"start {operation.verb}", operation.expected or 0, _noted(operation, f" where {where}"))
 
 
 def audit_finish(operation: Operation) -> AuditRow:
-    """It has met every item: how many it changed."""
+    """Return the audit row of its end: the number of changed items."""
     return AuditRow(operation.verb.value, operation.changed, _noted(operation, ""))
 
 
 def audit_change(operation: Operation, status: OperationStatus | None) -> AuditRow:
-    """It was paused, resumed, cancelled, stopped, or given another rate."""
+    """Return the audit row of a pause, resume, cancellation or stop, or of another rate."""
     how = "set rate" if status is None else f"set {status}"
     said = "" if operation.problem is None else f": {operation.problem}"
     return AuditRow(f"{how} {operation.verb}", operation.changed, f"operation {operation.id}{said}")

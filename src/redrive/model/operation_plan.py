@@ -1,4 +1,4 @@
-"""Plans: what an operation would do, item by item, without doing it."""
+"""Plans: a dry run of an operation, item by item, without changes."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from redrive.model.state_machine import Verb
 from redrive.model.text import format_counts, join_lines, pluralize
 
 MAX_TITLES = 20
-"""How many titles a plan names."""
+"""The maximum number of titles in a plan."""
 NO_DEATH = "no death on record"
-"""Stands for the title of items that never died."""
+"""The title for items that never died."""
 _ASIDE = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED)
 
 
 class OperationPlan(msgspec.Struct, frozen=True):
-    """What an operation would do if it started now. Workers go on meanwhile, so it can be different in a moment."""
+    """The effect of an operation if it started now. Workers continue concurrently, so the result can soon differ."""
 
     verb: Verb
     total: int
-    """How many items match."""
+    """The number of items that match."""
     groups: Mapping[str, int]
-    """What those that would be changed died of, the most first, at most 20."""
+    """The causes of death of the items to be changed, with their numbers, the largest first, at most 20."""
     queues: Mapping[str, int]
-    """Where they would be afterwards, the most first. What would be removed is not in it."""
+    """The queues of these items afterwards, with their numbers, the largest first, without removed items."""
     skipped: Mapping[str, int]
-    """How many would not be changed, by the code of the error."""
+    """The number of items that would not be changed, by the code of the error."""
     samples: Mapping[str, tuple[ItemId, ...]]
-    """Some of those, by the same code."""
+    """The ids of some of those, by the same code."""
     unhandled: Mapping[str, int] = {}
-    """Tasks that no worker knows which is alive and works on the queue that their items would go to, and how many items
-    of each would be changed. Where no such worker is alive, nothing is known."""
+    """Tasks that no live worker of the target queue of their items has a handler for, with the number of items to be
+    changed. It has no entries for a queue without a live worker."""
     limit: int | None = None
-    """Most items that would be changed."""
+    """The maximum number of items to be changed."""
 
     def __str__(self) -> str:
         return join_lines(
@@ -64,27 +64,27 @@ class OperationPlan(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> int:
-        """How many would be changed."""
+        """The number of items that would be changed."""
         possible = self.total - sum(self.skipped.values())
         return possible if self.limit is None else min(possible, self.limit)
 
 
 class PlanSubject(ItemSnapshot, frozen=True, omit_defaults=True, gc=False):
-    """All that a plan reads of one item. Its `last` is without texts: failure and note."""
+    """The data of one item that a plan reads. Its `last` has no failure and no note."""
 
     died_in: str | None = None
     """The queue of its last death."""
     cause: Cause | None = None
-    """What it died of then."""
+    """The cause of its last death."""
     home_store: str | None = None
     """As in Item."""
     idempotency_key: str | None = None
     task: str | None = None
-    """The task that its header names."""
+    """The task in its header."""
 
 
 class OperationPlanner:
-    """Counts item by item. Needs little memory, however many items there are."""
+    """A planner that counts item by item, with little memory for any number of items."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class OperationPlanner:
         handlers: Mapping[str, frozenset[str] | None] | None = None,
         limit: int | None = None,
     ) -> None:
-        """`sizes` are the numbers of items in those queues that have a max_size, `undoes` is what UNDO takes back,
-        `handlers` the tasks that the workers of each queue know; None where they may know any."""
+        """Create a planner. `sizes` are the sizes of the queues with a max_size, `undoes` is the operation that UNDO
+        undoes, `handlers` the tasks that the workers of each queue handle; None if they may handle any."""
         self._verb = verb
         self._to = to
         self._all_queues = queues
@@ -111,7 +111,7 @@ class OperationPlanner:
         self._total = 0
         self._groups: Counter[str] = Counter()
         self._titles: dict[str, str] = {}
-        """By fingerprint."""
+        """Titles by fingerprint."""
         self._queues: Counter[str] = Counter()
         self._skipped: Counter[str] = Counter()
         self._samples: dict[str, tuple[ItemId, ...]] = {}
@@ -121,11 +121,11 @@ class OperationPlanner:
 
     @property
     def needs_last_entries(self) -> bool:
-        """Whether what it plans depends on the last entry of histories."""
+        """True if the plan depends on the last entry of histories."""
         return self._verb in (Verb.UNDO, Verb.RESTORE)
 
     def keys_to_know(self, items: Sequence[PlanSubject]) -> dict[str, list[str]]:
-        """The idempotency keys of these items, by each queue that some of them may go to: who holds them there?"""
+        """Return the idempotency keys of these items, by each possible target queue; pass their holders to `know`."""
         wanted: dict[str, list[str]] = {}
         if self._verb in (Verb.REDRIVE, Verb.RETRY, Verb.MOVE):
             for item in items:
@@ -137,11 +137,11 @@ class OperationPlanner:
         return wanted
 
     def know(self, queue: str, holders: Mapping[str, ItemId]) -> None:
-        """Who holds keys in a queue."""
+        """Record the items that hold idempotency keys in a queue, by key."""
         self._holders.update({(queue, key): id for key, id in holders.items()})
 
     def add(self, item: PlanSubject) -> None:
-        """One more item that matches."""
+        """Count one more item that matches."""
         self._total += 1
         if self._limit is not None and self._total - self._skipped.total() > self._limit:
             return
@@ -161,7 +161,7 @@ class OperationPlanner:
                 self._unhandled[item.task] += 1
 
     def result(self) -> OperationPlan:
-        """All of it."""
+        """Return the plan for the items counted so far."""
         return OperationPlan(
             self._verb,
             self._total,
@@ -174,7 +174,7 @@ class OperationPlanner:
         )
 
     def _title(self, cause: Cause) -> str:
-        """The title of a group, made once: it takes longer than all else that is done for an item."""
+        """Return the title of a group, computed once because it takes longer than all other work for an item."""
         if cause.fingerprint not in self._titles:
             self._titles[cause.fingerprint] = cause.group_title
         return self._titles[cause.fingerprint]
@@ -208,7 +208,7 @@ class OperationPlanner:
                 return item.queue
 
     def _with_room(self, item: PlanSubject, queue: str) -> str:
-        """The queue, where it takes one more; what was planned before this item counts."""
+        """Return the queue if it has room for the item, after the items planned before it; raise if it has not."""
         max_size = self._all_queues[self._known(queue)].settings.max_size
         if not counts_for_max_size(item, queue):
             return queue
@@ -221,7 +221,7 @@ class OperationPlanner:
         return queue
 
     def _restored(self, item: PlanSubject) -> str:
-        """The queue, where there is room for an item that becomes work again, as its history says."""
+        """Return the queue if it has room for an item that is pending or failed after its restore; raise if not."""
         last = item.last
         size, max_size = self._sizes.get(item.queue, 0), self._all_queues[self._known(item.queue)].settings.max_size
         if last is not None and last.event in _ASIDE and last.from_status in WAITING_STATUSES:

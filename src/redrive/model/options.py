@@ -1,8 +1,8 @@
-"""The options of calls, each declared once: its name, its type and bounds, and what it means.
+"""The options of calls, each declared once with its name, type, bounds and meaning.
 
-A key is a keyword of every method that takes `**options: Unpack[…]`, and editors and type checkers know it from there.
-`help`, commands, JSON fields and reference pages have it from `declaration`. The settings of a queue are in
-`queue_options`. None means not given; `Status | str` takes one of these words.
+Each key is a keyword of every method that takes `**options: Unpack[…]`; editors and type checkers read it from there.
+`help`, commands, JSON fields and reference pages read it through `declaration`. The settings of a queue are in
+`queue_options`. None means not given; `Status | str` takes a member or its value.
 """
 
 # No `from __future__ import annotations`: `declaration` reads types, not texts.
@@ -22,7 +22,7 @@ from redrive.model.redact import RedactOption
 from redrive.model.retry_policy import DelayFunction, RetryInput
 
 MAX_CANARIES = 100
-"""How many items may be tried first: each of them is read again and again until it has ended."""
+"""The maximum number of canaries, because each one is polled until it has ended."""
 MAX_RATE = 1_000_000
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
@@ -33,201 +33,201 @@ CanaryCount: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_CANARIES)]
 Ratio: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 PositiveDuration: TypeAlias = Annotated[DurationInput, Meta(gt=0)]
 SinceInput: TypeAlias = datetime | DurationInput
-"""An instant, or how long ago."""
+"""An instant, or a duration before now."""
 
 
 class ItemImportance(TypedDict, total=False):
-    """How much an item matters, and for how long."""
+    """The priority of an item, and the time within which it must be completed."""
 
     priority: Priority
-    """0 to 9, larger first; 5 unless given."""
+    """From 0 to 9; larger is leased first; 5 unless given."""
     expire_timeout: PositiveDuration | None
-    """From the put until it is no longer worth doing, instead of the queue's."""
+    """The time from the put until the item expires, instead of the queue's."""
 
 
 class TaskItemDefaults(ItemImportance, total=False):
-    """What a task says of all its items, and a put of one."""
+    """Options that a task sets for all its items and that a put sets for one item."""
 
     max_attempts: Count | None
-    """Deliveries that it gets, instead of the queue's; 0: unlimited."""
+    """The maximum number of deliveries, instead of the queue's; 0: unlimited."""
     max_losses: Count | None
-    """Leases of it that may run out, instead of the queue's; 0: unlimited."""
+    """The maximum number of expired leases, instead of the queue's; 0: unlimited."""
     retry: RetryInput | None
-    """A retry policy as `create_queue` takes it, which replaces the queue's as a whole."""
+    """A retry policy, as for `create_queue`. It replaces the queue's policy as a whole."""
 
 
 class MessageOptions(ItemImportance, total=False):
-    """What is said of an item that is a message."""
+    """The options of an item that is a message."""
 
     delay: DurationInput
-    """From now until it may be leased; 0 unless given."""
+    """The time from now until the item may be leased; 0 unless given."""
     enqueue_at: datetime | None
-    """From when it may be leased, instead of a delay: an instant with a time zone."""
+    """The instant, with a time zone, from which the item may be leased, instead of a delay."""
     expire_at: datetime | None
-    """When it is no longer worth doing, instead of `expire_timeout`: an instant with a time zone. One that has passed
-    makes it a dead letter. After a redrive, the queue's `expire_timeout` counts."""
+    """The instant, with a time zone, at which the item expires, instead of `expire_timeout`. An instant in the past
+    makes it a dead letter. After a redrive, the queue's `expire_timeout` applies."""
     headers: Mapping[str, str] | None
-    """Names and texts that travel with it."""
+    """Names and text values that are stored and delivered with the item."""
     idempotency_key: str | None
-    """The same key again puts nothing, and gives the id of the first, for the queue's idempotency_timeout."""
+    """A second put with this key stores nothing and returns the id of the first item, within `idempotency_timeout`."""
 
 
 class TaskItemOptions(TaskItemDefaults, MessageOptions, total=False):
-    """What is said of an item that is a call of a task."""
+    """The options of an item that is a call of a task."""
 
     held_by: str | None
-    """Keep it from being leased until `unhold` with this name."""
+    """Hold the item under this name: it is not leased before `unhold` with the same name."""
 
 
 INSTANTS = {"enqueue_at": "delay", "expire_at": "expire_timeout"}
-"""Options that are an instant, and the duration that each takes the place of."""
+"""The options that are an instant, each with the duration option that it replaces."""
 
 
 class ItemOptions(TaskItemOptions, total=False):
-    """What is said of an item that is put."""
+    """The options of an item that is put."""
 
     content_type: str | None
-    """Of bytes, which are stored unchanged."""
+    """The content type of a payload of bytes, which is stored unchanged."""
 
 
 class QueueConditions(TypedDict, total=False):
-    """Which items of a queue are meant: those that meet every condition."""
+    """The conditions that select items of a queue: an item must meet all of them."""
 
     status: Status | str | None
-    """Their status; dead unless given, which means every dead letter, also in a dead queue. `any`: in any status but
-    archived, and archived ones too where `ids`, `id_prefix` or `operation` name them or `archived` asks for them."""
+    """The status of the items; dead unless given: every dead letter, also in a dead queue. `any` excludes archived
+    items unless `archived` or `dropped` is true, or `ids`, `id_prefix` or `operation` is given."""
     origin_queue: str | None
-    """Where they were put first."""
+    """The queue to which the items were first put."""
     reason: DeadReason | str | None
-    """Why they died."""
+    """The reason of the death."""
     error_type: str | None
-    """The type of their error: the full name, the package and the class, or the class alone."""
+    """The type of the error: the full name, the package and the class, or the class alone."""
     error_class: ErrorClass | str | None
-    """The class of their error."""
+    """The class of the error."""
     fingerprint: str | None
-    """Of the group with this fingerprint: one cause."""
+    """The fingerprint of the group, which is one cause."""
     words: str | None
-    """All these words are in their error or payload; `wor*` is a prefix. Only dead letters have words. On a server it
-    needs the right to see payloads."""
+    """Words that are all in the error or payload; `wor*` is a prefix. Only dead letters are indexed. A server requires
+    the permission to see payloads."""
     since: SinceInput | None
-    """Died at this instant or later, or at most this long ago; in other statuses: were put then. Of archived items,
-    what retention counts from: their death or completion, else the instant at which they were archived."""
+    """Died at this instant or later, or within this duration before now. In other statuses, the instant of the put
+    counts; for archived items, that of the death or completion, else that of archiving."""
     until: SinceInput | None
-    """The same, before this instant."""
+    """As `since`, but before this instant."""
     min_attempts: Count | None
-    """At least this many attempts, for dead letters those at their last death."""
+    """The minimum number of attempts; for dead letters, at the last death."""
     min_redrives: Count | None
-    """Redriven at least this often: 1 means that they died again."""
+    """The minimum number of redrives; 1 selects dead letters that died again after a redrive."""
     max_redrives: Count | None
-    """Redriven at most this often."""
+    """The maximum number of redrives."""
     headers: Mapping[str, str] | None
-    """Have all of these headers with these values. On a server it needs the right to see payloads."""
+    """Headers that the items have, all with these values. A server requires the permission to see payloads."""
     held: bool | None
-    """true: only items that are held; false: none of them."""
+    """true: only items that are held; false: only items that are not held."""
     held_by: str | None
-    """This name is among those that hold them."""
+    """One of the names that hold the items."""
     operation: str | None
-    """Were changed by this operation."""
+    """The id of an operation that changed the items."""
     ids: Sequence[str] | None
-    """Are among these, up to 10,000. An earlier id stands for the item that had it."""
+    """The ids of the items, up to 10,000. An id from before a move selects the same item."""
     id_prefix: str | None
-    """Their id starts with these digits: 8 of them identify an item."""
+    """The first digits of the id; 8 digits identify an item."""
     archived: bool | None
-    """true: archived items too, where no status is asked for."""
+    """true: archived items too, if the status is `any`."""
     dropped: bool | None
-    """true: only archived items that were dropped; false: none of them."""
+    """true: only archived items that were dropped; false: only items that were not dropped."""
 
 
 class PlaceCondition(TypedDict, total=False):
-    """In which queue items are meant."""
+    """The condition on the queue."""
 
     queue: str | None
-    """Where they are now."""
+    """The queue in which the items are now."""
 
 
 class Conditions(PlaceCondition, QueueConditions, total=False):
-    """Which items are meant: those that meet every condition."""
+    """The conditions that select items: an item must meet all of them."""
 
 
 class PlanOptions(TypedDict, total=False):
-    """What an operation does, and so what a plan of it depends on."""
+    """The options of an operation that its plan depends on too."""
 
     to: str | None
-    """The queue that items go to (redrive, move); without it, each to where it died, or is."""
+    """The target queue (redrive, move). Without it, a redrive moves items of a dead queue back to where they died."""
     limit: PositiveCount | None
-    """Change at most this many, those that it meets first, the oldest; all that match unless given."""
+    """The maximum number of items to change, the oldest first; all that match unless given."""
 
 
 class OperationOptions(PlanOptions, total=False):
-    """How an operation runs."""
+    """The options of an operation."""
 
     rate: Rate | None
-    """Most items per second; unlimited unless given."""
+    """The maximum number of items per second; unlimited unless given."""
     canary: CanaryCount
-    """Redrive this many first; the rest follows once these have completed. 0 unless given."""
+    """The number of items to redrive or retry first; the rest follows after these have completed. 0 unless given."""
     canary_success_ratio: Ratio
     """The share of the canaries that must complete, more than 0; 1 unless given."""
     confirm: Count | None
-    """For purge, which is final: the number of items that you mean."""
+    """The number of items that match, as confirmation of a purge, which is final."""
     note: str | None
-    """Why, for the history and the audit."""
+    """The reason for the change, for the history and the audit."""
     actor: str | None
-    """Who does it, for the audit; the actor of the broker unless given."""
+    """The name of the operator, for the audit; the actor of the broker unless given."""
     paused: bool
-    """Make no step before `resume_operation`; false unless given."""
+    """true: make no step before `resume_operation`; false unless given."""
 
 
 class QueueOperationOptions(OperationOptions, QueueConditions, total=False):
-    """How an operation runs, and which items of a queue it changes."""
+    """The options of an operation, and the items of a queue that it changes."""
 
 
 class StartOptions(OperationOptions, Conditions, total=False):
-    """How an operation runs, and which items it changes."""
+    """The options of an operation, and the items that it changes."""
 
 
 class QueuePlanConditions(PlanOptions, QueueConditions, total=False):
-    """What is planned, and for which items of a queue."""
+    """The options of a plan, and the items of a queue that it is for."""
 
 
 class PlanConditions(PlanOptions, Conditions, total=False):
-    """What is planned, and for which items."""
+    """The options of a plan, and the items that it is for."""
 
 
 class BrokerOptions(TypedDict, total=False):
-    """How a broker is opened, in any namespace."""
+    """The options of a broker in any namespace."""
 
     store_name: str | None
-    """What other stores call this one, in `name@store`, and what death records say; the kind of store unless given."""
+    """The name of this store in `name@store` and in death records; the kind of store unless given."""
     stores: Mapping[str, str] | None
-    """Other stores by name, each with its URL: dead queues may be there, and items move there and back. They are opened
-    when they are needed, in the same namespace. Needs `store_name`."""
+    """Other stores by name, each with its URL. Dead queues may be there, and items move there and back. Each is opened
+    on first use, in the same namespace. Requires `store_name`."""
     actor: str | None
     """The name in audit rows, unless a call names another; user@host unless given."""
     backoffs: Mapping[str, DelayFunction] | None
-    """Delay functions that queues and items may name in `retry`: failures so far to seconds."""
+    """Delay functions that queues and items name in `retry`: from the number of failures so far to seconds."""
     durability: str
     """`full` unless given, or `relaxed`: a power cut may lose the last calls, in exchange for speed."""
     create_if_missing: bool
-    """Whether a file that does not exist is created; True unless given. False makes a mistaken path a
-    `StoreUnavailable`, not an empty store."""
+    """True to create a file that does not exist; True unless given. False raises `StoreUnavailable` for a wrong path
+    instead of creating an empty store."""
     maintenance: bool
-    """Whether a thread of this broker takes back leases that ran out and sees to expiry, retention, operations and
-    moves to other stores; True unless given. On `http://…` never, since the server does it."""
+    """True to run a thread of this broker that reclaims expired leases and handles expiry, retention, operations and
+    moves to other stores; True unless given. Ignored for `http://…`, because the server does it."""
     redact: RedactOption
-    """What is hidden in all that is shown, beside what is detected as a secret: a table of rules for all queues. A
-    function (kind, value) → value replaces all rules; False hides nothing."""
+    """A table of rules, for all queues, for what to hide in output in addition to detected secrets. A function
+    (kind, value) → value replaces all rules; False hides nothing."""
     clock: Clock | None
     """Another source of time, for tests; the system's unless given."""
 
 
 class NamespaceOptions(TypedDict, total=False):
-    """Where a broker runs, and as whom."""
+    """The namespace of a broker, and its credentials."""
 
     namespace: str
-    """Queues of different namespaces never see each other; `default` unless given."""
+    """The namespace, which isolates its queues from those of other namespaces; `default` unless given."""
     token: str | None
-    """What a server knows the program by; for `http://` and `https://` only, and not for other stores."""
+    """The token by which a server knows the program; for `http://` and `https://` only, and not for other stores."""
 
 
 class ConnectOptions(NamespaceOptions, BrokerOptions, total=False):
-    """How a broker is opened, and in which namespace."""
+    """The options of a broker, with its namespace."""

@@ -1,7 +1,7 @@
-"""Payloads: a value becomes JSON that is read back unchanged, or is refused with the place of the problem.
+"""Payloads: a value is encoded as JSON that is read back unchanged, or is refused with the path of the problem.
 
-Bytes are stored unread. Tuples come back as lists, and members of a StrEnum or IntEnum as their values; everything
-else equals what was put. Edits are JSON merge patches (RFC 7396).
+Bytes are stored unread. Tuples are read back as lists, and members of a StrEnum or IntEnum as their values; everything
+else equals the value that was put. Edits are JSON merge patches (RFC 7396).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 BYTES = "application/octet-stream"
 MAX_DEPTH = 100
-# Python reads no longer ones unless told to (sys.set_int_max_str_digits), because the time grows with the square.
+# The default limit of Python (sys.set_int_max_str_digits), because the time to parse grows with the square.
 MAX_INTEGER_DIGITS = 4_300
 
 _BYTES = (bytes, bytearray, memoryview)
@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def encode_payload(value: object, content_type: str | None = None, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, str]:
-    """The bytes to store and their content type. Bytes are kept as they are; anything else becomes JSON."""
+    """Return the bytes to store and their content type. Bytes stay unchanged; anything else is encoded as JSON."""
     if type(value) not in _OF_JSON:
         data = value if type(value) is bytes else _bytes_of(value)
         if data is not None:
@@ -47,7 +47,7 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
         data = _encode(value)
         _check_size(data, limit)
         # msgspec writes NaN as null, sets as lists, dates and bytes as text, and keys that are numbers as text. Reading
-        # it back shows all of these at the speed of C; tuples differ as well, and need the closer look.
+        # it back detects all of these at the speed of C; tuples differ too, and need the exact check.
         read = _decode(data)
         if read != value or (len(data) > 2 * MAX_DEPTH and _is_too_deep(data, read)):
             _check_value(value)
@@ -59,7 +59,7 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
         with checking_input("payload"):
             _check_value(value)
         if isinstance(error, RecursionError):
-            raise  # The value is good; it is the caller's stack that is full.
+            raise  # The value is valid; the caller's stack is full.
         if not isinstance(error, TypeError | ValueError | OverflowError | msgspec.MsgspecError):
             raise unreadable("payload", error) from error
         raise InvalidPayload("$", f"cannot be written as JSON: {error}") from error
@@ -72,7 +72,7 @@ def _bytes_of(value: object) -> bytes | None:
 
 
 def decode_payload(data: bytes, content_type: str) -> Any:
-    """The value of stored bytes: read if they are JSON, the bytes themselves if they are anything else."""
+    """Return the value of stored bytes: decoded if they are JSON, else the bytes themselves."""
     if not is_json(content_type):
         return data
     try:
@@ -82,7 +82,7 @@ def decode_payload(data: bytes, content_type: str) -> Any:
 
 
 def check_json(data: bytes) -> None:
-    """Raise unless these bytes are JSON that can be stored as it is, and read everywhere."""
+    """Raise InvalidPayload unless these bytes are JSON within the depth limit, which can be stored unchanged."""
     try:
         read = _decode(data)
         if len(data) <= 2 * MAX_DEPTH or not _is_too_deep(data, read):
@@ -95,7 +95,7 @@ def check_json(data: bytes) -> None:
 
 
 def is_json(content_type: str) -> bool:
-    """Whether payloads of this content type are JSON, parameters aside."""
+    """Return whether payloads of this content type are JSON, regardless of its parameters."""
     if content_type == JSON:
         return True
     media_type = content_type.partition(";")[0].strip().lower()
@@ -103,7 +103,7 @@ def is_json(content_type: str) -> bool:
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A copy of the headers, if they are text without NUL and lone surrogates and within the limit (names included)."""
+    """Return a copy of the headers if they are text without NUL and lone surrogates, within the limit (with names)."""
     if type(headers) is dict:
         return _checked_headers(headers)
     with checking_input("headers"):
@@ -115,7 +115,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Each is read once, and no more than may be there: the table may have no end, or change while it is read."""
+    """Check each header once and stop at the size limit: the table may be infinite, or change while it is read."""
     checked: dict[str, str] = {}
     size = 0
     for name, value in headers.items():
@@ -146,7 +146,7 @@ def _check_size(data: bytes, limit: int) -> None:
 
 
 def _is_too_deep(data: bytes, read: Any) -> bool:
-    # Few brackets cannot nest deep.
+    # A few brackets cannot exceed the depth limit.
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     level = [read]
@@ -163,11 +163,11 @@ def _is_too_deep(data: bytes, read: Any) -> bool:
 
 
 def _check_value(value: object) -> None:
-    """Raise for the first thing in the value that JSON cannot hold; slow, exact, and without recursion.
+    """Raise InvalidPayload for the first part of the value that JSON cannot hold; slow, exact, and without recursion.
 
-    A container that holds itself is met again one level deeper each time, and so ends at the depth limit.
+    A container that contains itself is visited one level deeper each time, and so ends at the depth limit.
     """
-    # Paths are made only for the error: each entry is (value, depth, key, entry of the container).
+    # Paths are built only for the error: each entry is (value, depth, key, entry of the container).
     stack: list[_Entry] = [(value, 0, "$", None)]
     while stack:
         entry = stack.pop()
@@ -243,7 +243,7 @@ def _path(entry: _Entry) -> str:
 
 
 def merge_patch(value: Any, patch: Any) -> Any:
-    """The value with the patch applied: tables are merged key by key, None removes a key, all else replaces.
+    """Return the value with the patch applied: tables are merged by key, None removes a key, all else replaces.
 
     Neither argument is changed.
     """

@@ -1,4 +1,4 @@
-"""How an external queue was listed, as the processes that list it say."""
+"""The polling status of an external queue, as reported by the processes that list it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ class PollInfo(msgspec.Struct, frozen=True):
     """The listings of one external queue, by all processes together."""
 
     polls: int = 0
-    """How often it was listed."""
+    """The number of listings."""
     errors: int = 0
-    """How many of these listings had an error."""
+    """The number of these listings that had an error."""
     polled_at: Instant | None = None
-    """When it was listed last."""
+    """The instant of the last listing."""
     objects: int = 0
-    """How many objects the last listing had."""
+    """The number of objects in the last listing."""
     added: int = 0
-    """How many of them became items."""
+    """The number of those objects that became items."""
     error: str | None = None
-    """The last error. It stays when later listings have none."""
+    """The last error, also if later listings had none."""
     error_at: Instant | None = None
     poller: str | None = None
     """The process that listed it last."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the last listing had an error."""
+        """True if the last listing had an error."""
         return self.error_at is not None and self.error_at == self.polled_at
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class PollInfo(msgspec.Struct, frozen=True):
         )
 
     def after(self, at: Instant, objects: int, added: int, error: str | None, poller: str) -> PollInfo:
-        """The same with one more listing."""
+        """Return the status after one more listing."""
         return PollInfo(
             polls=self.polls + 1,
             errors=self.errors + (error is not None),

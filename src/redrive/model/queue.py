@@ -22,32 +22,32 @@ from redrive.model.text import format_counts
 
 DEFAULT_ATTEMPTS = 5
 WITH_ITEM: Final = "item"
-"""The idempotency_timeout of keys that end with their items."""
+"""The idempotency_timeout of keys that expire with their items."""
 _DEFAULT_ROUTE = "default"
 
 
 class OnDead(StrEnum):
-    """What becomes of an item that dies where no dead queue takes it."""
+    """The action for an item that dies and has no dead queue."""
 
     KEEP = "keep"
-    """It stays, with status dead."""
+    """The item stays, with status dead."""
     DROP = "drop"
-    """It is removed, with a warning in the log and an audit row."""
+    """The item is removed, with a warning in the log and an audit row."""
 
 
 class RetryAfter(StrEnum):
-    """What follows where a failure says how long the other side asks to wait (`Failure.retry_after`)."""
+    """The reaction to a failure with a time to wait (`Failure.retry_after`)."""
 
     IGNORE = "ignore"
-    """Nothing."""
+    """The time is ignored."""
     DELAY = "delay"
-    """The item waits at least this long before its next try."""
+    """The item waits at least for this time before its next attempt."""
     GATE = "gate"
-    """The whole queue waits."""
+    """The whole queue waits for this time."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a queue treats its items, as stored: durations are microseconds. `QueueOptions` says what each means."""
+    """The settings of a queue in stored form: durations are microseconds. `QueueOptions` describes each one."""
 
     lease_timeout: Duration = MINUTE
     max_attempts: int | None = None
@@ -85,14 +85,14 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return RetryAfter.DELAY if self.retry.depends_on_error else RetryAfter.IGNORE
 
     def dead_queues(self) -> Iterator[str]:
-        """Every queue that dead items of this one may go to."""
+        """Yield every queue that dead items of this one may move to."""
         if isinstance(self.dead_queue, str):
             yield self.dead_queue
         elif self.dead_queue:
             yield from dict.fromkeys(self.dead_queue.values())
 
     def dead_queue_for(self, failure: Failure | None) -> str | None:
-        """Where an item goes that dies of this failure: by type first, then by class, then the default."""
+        """Return the dead queue for an item that dies of this failure: by type, then by class, then the default."""
         if not isinstance(self.dead_queue, dict):
             return self.dead_queue
         keys = (*failure.type_names, failure.error_class) if failure else ()
@@ -102,26 +102,26 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """A queue as it is now."""
+    """The current state of a queue."""
 
     name: str
     settings: QueueSettings
     version: int
-    """Grows with each update of the settings or breakers; never used again, not even by another queue of that name."""
+    """A number that grows with each change of settings or breakers; never reused, even by a new queue of that name."""
     paused: bool
     created_at: Instant
     is_dead_queue: bool
-    """It is, or once was, the dead queue of another."""
+    """True if it is, or once was, the dead queue of another."""
     source_queues: tuple[str, ...] = ()
     """Queues of other stores that name it as their dead queue, as `name@store`."""
     gates: Gates = ()
-    """Until when it gives no leases, and how many after that. Independent of `paused`."""
+    """The limits on its leases, each from an instant on. Independent of `paused`."""
     breakers: tuple[Breaker, ...] = ()
     """Its circuit breakers that are not closed."""
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """How many items of a queue are in each status, and how it is doing."""
+    """The number of items of a queue in each status, and its totals."""
 
     queue: str
     pending: int
@@ -133,19 +133,19 @@ class QueueStats(msgspec.Struct, frozen=True):
     dead_letters: int
     """Dead items, and items in this queue that died in another."""
     oldest_ready_at: Instant | None
-    """Since when the longest-waiting ready item is ready."""
+    """The instant since which the longest-waiting ready item has been ready."""
     put_total: int
     completed_total: int
     failed_total: int
     dead_total: int
     at: Instant
-    """When this was read. The totals of two readings give rates."""
+    """The instant of reading. The totals of two readings give rates."""
     moving: int = 0
-    """On their way to a queue in another store. Those that died are dead letters of this one until they are there."""
+    """Items that are moving to a queue in another store. Those that died are dead letters here until they arrive."""
     redriven_total: int = 0
-    """Retries and redrives by an operator, each in the queue in which the item then was. An undo subtracts nothing."""
+    """Retries and redrives by an operator, counted in the queue of the item at that time. An undo subtracts nothing."""
     archived_total: int = 0
-    """Times that an item was archived, by an operator or by `archive_after`."""
+    """The number of times that an item was archived, by an operator or by `archive_after`."""
     exhausted_total: int = 0
     """Deaths with the reason retries_exhausted or max_attempts: a part of dead_total."""
     captured_total: int = 0
@@ -160,5 +160,5 @@ class QueueStats(msgspec.Struct, frozen=True):
 
     @property
     def oldest_age(self) -> Duration:
-        """How long the oldest ready item has waited, in microseconds; 0 when nothing is ready."""
+        """The waiting time of the oldest ready item, in microseconds; 0 if no item is ready."""
         return 0 if self.oldest_ready_at is None else max(0, self.at - self.oldest_ready_at)

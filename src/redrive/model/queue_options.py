@@ -1,4 +1,4 @@
-"""The settings of a queue as people write them, each declared once, and how they are read and checked."""
+"""The settings of a queue in the form that users write, each declared once, with their parsers and checks."""
 
 # No `from __future__ import annotations`: `declaration` reads types, not texts.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,65 +26,65 @@ from redrive.model.text import suggest
 
 
 class QueueOptions(TypedDict, total=False):
-    """The settings of a queue. Defaults are those of `QueueSettings`; None takes a setting back that may be unset."""
+    """The settings of a queue. Defaults are those of `QueueSettings`; None resets a setting that may be unset."""
 
     lease_timeout: PositiveDuration
-    """How long a worker holds an item before it may be taken back."""
+    """The visibility timeout: the time that a worker holds a leased item before the lease expires."""
     max_attempts: Count | None
-    """Deliveries an item gets; unset: the larger of 5 and `retry.attempts`; 0: unlimited; not lower than
-    `retry.attempts`."""
+    """The maximum number of deliveries of an item; unset: the larger of 5 and `retry.attempts`; 0: unlimited; not lower
+    than `retry.attempts`."""
     max_losses: Count
-    """Leases of an item that may run out; 0: unlimited."""
+    """The maximum number of expired leases of an item; 0: unlimited."""
     retry: RetryInput | None
-    """What happens after a reported failure; none: the first one is final."""
+    """The retry policy after a reported failure; none: the first failure is final."""
     retry_after: RetryAfter | str | None
-    """What follows where an error says how long to wait: ignore it, delay the item, or gate the queue; unset: delay
-    where `retry` has `classes`, `by_class` or `by_type`, else ignore."""
+    """The reaction to an error that says how long to wait: ignore it, delay the item, or gate the queue; unset: delay
+    if `retry` has `classes`, `by_class` or `by_type`, else ignore."""
     final_errors: Collection[str]
     """Error types and classes that are never retried."""
     error_rules: Sequence[ErrorRule | Mapping[str, Any]]
-    """How errors are classified in this queue, before the built-in rules."""
+    """Rules that classify errors in this queue, before the built-in rules."""
     dead_queue: str | Mapping[str, str] | None
-    """Where dead items go: a queue, or a table from error type or class to queue, with a `default`; `name@store` is a
-    queue in another store; unset: they stay."""
+    """The queue that dead items move to, or a table from error type or class to queue, with a `default`; `name@store`
+    is a queue in another store; unset: they stay."""
     on_dead: OnDead | str
-    """What becomes of an item that dies where no dead queue takes it."""
+    """The action for an item that dies and has no dead queue."""
     expire_timeout: PositiveDuration | None
-    """How long after the put an item is worth doing; unset: no limit."""
+    """The time from the put until an item expires; unset: no limit."""
     idempotency_timeout: PositiveDuration
-    """How long an idempotency key is known, from the first put; `item`: while its item exists and is not completed."""
+    """The lifetime of an idempotency key, from the first put; `item`: while its item exists and is not completed."""
     max_size: Annotated[int, Meta(ge=1, le=MAX_COUNT)] | None
-    """Most items that may be pending, failed or active; unset: no limit."""
+    """The maximum number of items that are pending, failed or active; unset: no limit."""
     max_payload_size: Annotated[int, Meta(ge=1, le=MAX_STORABLE_BYTES)]
-    """Largest payload, and largest result, in bytes."""
+    """The maximum size of a payload, and of a result, in bytes."""
     keep_completed: DurationInput
-    """How long completed items are kept, with their results; 0: they are removed immediately."""
+    """The time that completed items are kept, with their results; 0: they are removed immediately."""
     keep_dead: DurationInput | None
-    """How long dead letters are kept in this queue, from their death; unset: no limit."""
+    """The time that dead letters are kept in this queue, from their death; unset: no limit."""
     archive_after: DurationInput | None
-    """How long after their death dead letters are archived by themselves; unset: never."""
+    """The time after their death at which dead letters are archived automatically; unset: never."""
     keep_archived: DurationInput | None
-    """How long archived items are kept, from their death or completion, else from the archiving; unset: no limit."""
+    """The time that archived items are kept, from their death or completion, else from archiving; unset: no limit."""
     keep_dropped: DurationInput
-    """How long dropped items can be restored, from the drop; 0: a drop removes them immediately."""
+    """The time that dropped items can be restored, from the drop; 0: a drop removes them immediately."""
     search: bool
-    """Whether dead letters can be found by the words of their error and payload."""
+    """True if dead letters are indexed by the words of their error and payload."""
     feed: str | Iterable[str]
-    """What of all that happens is kept in the feed: `all`, `none`, or a list of kinds."""
+    """The events that are kept in the feed: `all`, `none`, or a list of kinds."""
     breakers: Mapping[str, BreakerRule | Mapping[str, Any]] | None
-    """Circuit breakers: after how many failures of one kind what would fail like that waits. A table from `queue`,
-    `fingerprint` or an error class to a rule."""
+    """Circuit breakers: a table from `queue`, `fingerprint` or an error class to a rule. After too many failures of a
+    kind, the items that would fail in the same way wait."""
     redact: RedactRules | Mapping[str, Any] | None
-    """What is hidden in all that is shown, and what is not, beside what is detected as a secret."""
+    """Rules for what to hide or to show in output, in addition to detected secrets."""
 
 
 SETTINGS = options_of(QueueOptions)
 DEFAULTS = QueueSettings()
 _DURATIONS = frozenset(name for name, option in SETTINGS.items() if option.type == DurationInput)
 _MOST_ENTRIES = 1_000
-"""Of a list or a table in a setting, which may have no end."""
+"""The maximum number of entries that are read of a list or table in a setting, because it may be infinite."""
 _Choice = TypeVar("_Choice", bound=StrEnum)
-# What settings are called in other programs.
+# The names of settings in other programs.
 _FOREIGN_NAMES = {
     "dead_letter_queue": "dead_queue",
     "dlq": "dead_queue",
@@ -97,7 +97,7 @@ _FOREIGN_NAMES = {
 
 
 def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None) -> QueueSettings:
-    """Settings from what a person wrote, on top of those in `base`. Every value is checked."""
+    """Parse and check settings as users write them, and return them on top of those in `base`."""
     unknown = sorted(values.keys() - SETTINGS.keys())
     if unknown:
         meant = suggest(unknown[0], SETTINGS, _FOREIGN_NAMES)
@@ -116,13 +116,13 @@ def parse_settings(values: Mapping[str, Any], base: QueueSettings | None = None)
 
 
 def validate_settings(settings: QueueSettings) -> QueueSettings:
-    """The settings themselves, if `parse_settings` could have made them; for those that were sent as they are kept."""
+    """Return the settings if `parse_settings` can produce them; for settings that arrive in stored form."""
     values = {name: _as_written(name, getattr(settings, name)) for name in settings.__struct_fields__}
     return parse_settings(values)
 
 
 def _as_written(name: str, value: Any) -> Any:
-    """Numbers that are durations are microseconds here, and seconds where people write them."""
+    """Convert a stored value to the form that users write: a duration from microseconds to a timedelta."""
     if name not in _DURATIONS or value is None or value == WITH_ITEM:
         return value
     if not 0 <= value <= MAX_DURATION:
@@ -205,7 +205,7 @@ def _switch(name: str, value: Any) -> bool:
 
 
 def _feed(name: str, value: Any) -> tuple[FeedKind, ...]:
-    """Kinds in the order of their definition, so that the same settings are equal however they were written."""
+    """Return the kinds in the order of their definition, so that equal settings compare equal in any written order."""
     if type(value) is str and value in ("all", "none"):
         return tuple(FeedKind) if value == "all" else ()
     kinds = f"'all', 'none', or a list of {', '.join(FeedKind)}"
@@ -243,4 +243,4 @@ _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "breakers": parse_breaker_rules,
     "redact": lambda _, value: redact_rules_from(value),
 }
-"""Settings that more is to be said of than a type and bounds."""
+"""Parsers of the settings that need more checks than a type and bounds."""

@@ -1,8 +1,8 @@
-"""Redaction: what looks like a secret is hidden from whoever looks. What is stored, and what workers get, is untouched.
+"""Redaction: probable secrets are hidden in output. Stored data, and data for workers, are unchanged.
 
-Two things give a secret away: the key it stands under (`password`, `X-Api-Key`, `clientSecret`), and the form it has
-(`Bearer …`, a JSON web token, a private key, the password in a URL). Both are guesses. The rules of a queue add to
-them; `connect(redact=…)` adds to them for all queues, or replaces them.
+A secret is detected by its key (`password`, `X-Api-Key`, `clientSecret`), or by its form (`Bearer …`, a JSON web
+token, a private key, the password in a URL). Both are heuristics. The rules of a queue add to them;
+`connect(redact=…)` adds to them for all queues, or replaces them.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from redrive.model.word_search import any_of
 
 Kind = Literal["payload", "headers", "text"]
 Redact: TypeAlias = Callable[[Kind, Any], Any]
-"""A function for `connect(redact=…)`: the kind and the value as it is → the value as it may be shown.
+"""A function for `connect(redact=…)`: the kind and the original value → the value that may be shown.
 
-payload: what was put, decoded from JSON, or bytes. headers: a table of names and texts. text: an error text, a
+payload: the payload, decoded from JSON, or bytes. headers: a table of names and texts. text: an error text, a
 traceback, a title or a note.
 """
 RedactOption: TypeAlias = Redact | Mapping[str, Any] | RedactRules | Literal[False] | None
-"""What `connect(redact=…)` takes."""
+"""The type of `connect(redact=…)`."""
 
 _MAX_ROUNDS = 8
-"""A text that shows yet another secret after so many rounds was made to."""
+"""The maximum number of rounds; a text that reveals another secret after them was crafted, and is hidden as a whole."""
 # Deeper than any payload that was put as a value; bytes that claim to be JSON may be anything.
 _MAX_DEPTH = 200
 _MARKS = any_of((*secret_patterns.MARKS, *secret_patterns.CARD_MARKS))
@@ -49,19 +49,19 @@ _SETTING = ("set", "put", "config")
 
 
 class Redactor:
-    """Shows values without what looks like a secret, by the rules that all share and by those of a queue."""
+    """A redactor of values by the built-in rules and by those of a queue."""
 
     def __init__(self, rules: RedactRules = NO_RULES) -> None:
         self._rules = Rules(rules)
-        # Most texts have neither, and are not looked at further.
+        # Most texts have neither, and need no further checks.
         self._marks, self._hints = _MARKS, self._rules.hints
 
     def __call__(self, kind: Kind, value: Any) -> Any:
-        """A `Redact`. A value that holds nothing like a secret comes back itself."""
+        """Return the redacted value, as a `Redact`; the same object if nothing in it is hidden."""
         return self._bytes(value) if isinstance(value, bytes) else self._value(value, 0)
 
     def text(self, text: str) -> str:
-        """A text without secrets."""
+        """Return a text without secrets."""
         for _ in range(_MAX_ROUNDS):
             before = text
             for pattern in self._rules.patterns:
@@ -70,7 +70,7 @@ class Redactor:
             if is_marked:
                 text = without_forms(text)
             if hint := self._hints.search(lower_in_place(text)):
-                # Before the first hint nothing is hidden, and nothing moves.
+                # Before the first hint nothing is hidden, so its position is still valid.
                 text = hide_pairs(without_spoken_forms(text), self._rules.secrecy, self._hints, hint.start())
             if is_marked:
                 text = without_cards(text)
@@ -79,11 +79,11 @@ class Redactor:
         return REDACTED
 
     def may_hold_secrets(self, text: str) -> bool:
-        """A quick look. False where neither a key nor a form in it could be that of a secret."""
+        """Return False if the text has neither a key nor a form of a secret; a fast check."""
         return bool(self._rules.patterns or self._hints.search(lower_in_place(text)) or self._marks.search(text))
 
     def _value(self, value: Any, depth: int, secrecy: Secrecy = Secrecy.NONE) -> Any:
-        """A value that stands under a key, or inside of what does."""
+        """Return the redacted value of a key with that secrecy, or a part of such a value."""
         if _is_hidden(value, secrecy):
             return REDACTED
         match value:
@@ -110,7 +110,7 @@ class Redactor:
         return {**table, **changed} if changed else table
 
     def _named(self, table: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What is hidden of `{"name": "password", "value": …}`."""
+        """Return the hidden members of a table such as `{"name": "password", "value": …}`."""
         secrecy = max([self._secrecy(table[key]) for key in _NAMING if key in table], default=Secrecy.NONE)
         found = [key for key in _HOLDING if key in table] if secrecy else []
         return {key: REDACTED for key in found if _is_hidden(table[key], secrecy)}
@@ -124,7 +124,7 @@ class Redactor:
         return members if all(new is old for new, old in zip(shown, members, strict=True)) else shown
 
     def _is_told_by(self, before: str, value: str, is_couple: bool) -> bool:
-        """Whether a member of a list is the secret that the one before it names: `--password`, or one of a couple."""
+        """Return whether a member of a list is the secret that the previous one names: an option, or a pair."""
         is_option = before.startswith("-") and len(before) >= 5 and "=" not in before and not value.startswith("-")
         if is_option:
             return is_secret_text(value, self._secrecy(before))
@@ -143,7 +143,7 @@ class Redactor:
 
 
 def _is_hidden(value: Any, secrecy: Secrecy) -> bool:
-    """Whether what stands under a key is hidden as a whole."""
+    """Return whether the value of a key with that secrecy is hidden as a whole."""
     is_sure, is_named = secrecy >= Secrecy.SURE, secrecy is Secrecy.NAMED
     match value:
         case None | bool():
@@ -176,13 +176,13 @@ def _may_be_secret(value: Any, secrecy: Secrecy) -> bool:
 
 
 def _is_description(table: Mapping[Any, Any]) -> bool:
-    """Whether a table says what a secret is like, as a schema does, or where it is."""
+    """Return whether a table describes a secret, as a schema does, or its location."""
     rest = [key for key, value in table.items() if not isinstance(value, bool | None)]
     return all(isinstance(key, str) and describes(key) for key in rest)
 
 
 def _encoding_of(data: bytes) -> tuple[str, str]:
-    """How bytes are read that say nothing of it. What is no text comes out as it went in."""
+    """Return the encoding and the error handler to decode bytes. Bytes that are no text survive the round trip."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff") or (len(data) % 2 == 0 and b"\0" in data[:4]):
         for encoding in ("utf-16-le", "utf-16-be"):
             with contextlib.suppress(UnicodeDecodeError):
@@ -198,38 +198,38 @@ def _encoding_of(data: bytes) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def redactor_by(rules: RedactRules) -> Redactor:
-    """The redactor for these rules, made once."""
+    """Return the redactor for these rules, created once."""
     return Redactor(rules)
 
 
 @lru_cache(maxsize=1024)
 def redact_title(title: str, rules: RedactRules) -> str:
-    """A title of a failure without secrets. Many failures have the same."""
+    """Return the title of a failure without secrets; cached, because many failures have the same title."""
     return redactor_by(rules).text(title)
 
 
 def redact_secrets(kind: Kind, value: Any) -> Any:
-    """The default of `connect(redact=…)`. A value that holds nothing like a secret comes back itself."""
+    """Return the value without secrets; the default of `connect(redact=…)`. An unchanged value is the same object."""
     return redactor_by(NO_RULES)(kind, value)
 
 
 def redact_text(text: str) -> str:
-    """A text without what looks like a secret."""
+    """Return a text without probable secrets."""
     return redactor_by(NO_RULES).text(text)
 
 
 def may_hold_secrets(text: str) -> bool:
-    """A quick look. False where neither a key nor a form in it could be that of a secret."""
+    """Return False if the text has neither a key nor a form of a secret; a fast check."""
     return redactor_by(NO_RULES).may_hold_secrets(text)
 
 
 def names_a_secret(name: str) -> bool:
-    """Whether what stands under a name of a variable is hidden, whatever it is."""
+    """Return whether any value of a variable with this name is hidden."""
     return len(name) > MAX_KEY_CHARS or secrecy_of(name) >= Secrecy.LIKELY
 
 
 def mask_value(kind: Kind, value: Any) -> Any:
-    """What is shown where redaction itself failed: nothing at all."""
+    """Return the value that is shown if redaction itself fails: everything is hidden except the names of headers."""
     if kind == "headers":
         return dict.fromkeys(cast("Mapping[str, str]", value), REDACTED)
     return REDACTED

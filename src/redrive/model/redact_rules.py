@@ -1,4 +1,4 @@
-"""Rules of a queue for redaction: keys and patterns of its own secrets, and keys that are none."""
+"""Rules of a queue for redaction: keys and patterns of its secrets, and keys to show."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from redrive.model.secret_keys import MAX_KEY_CHARS, Secrecy, secrecy_of, words_
 from redrive.model.word_search import any_of
 
 MAX_RULES = 100
-"""Keys, patterns or exceptions of a queue."""
+"""The maximum number of keys, of patterns, and of exceptions of a queue."""
 MAX_PATTERN_CHARS = 500
 MAX_WAYS = 1_000
-"""In how many ways a pattern may match from one place, so that the time it takes grows with the text only."""
+"""The maximum number of ways in which a pattern may match at one position, so that the time is linear in the text."""
 
 
 class RedactRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is hidden in a queue, and what is not, beside what looks like a secret."""
+    """The rules of a queue for what to hide and what to show, in addition to detected secrets."""
 
     keys: tuple[str, ...] = ()
-    """Names of keys; what stands under them is hidden. `iban` is also in `customerIban` and `IBAN-2`."""
+    """Names of keys whose values are hidden. `iban` also matches `customerIban` and `IBAN-2`."""
     patterns: tuple[str, ...] = ()
-    """Regular expressions; what they match in a text is hidden."""
+    """Regular expressions; their matches in a text are hidden."""
     allow: tuple[str, ...] = ()
-    """Names of keys; what stands under them is shown. Case and separators do not matter."""
+    """Names of keys whose values are shown, regardless of case and separators."""
 
     def __or__(self, other: RedactRules) -> RedactRules:
-        """Both together."""
+        """Return the union of both."""
         if self == other or other == NO_RULES:
             return self
         names = self.__struct_fields__
@@ -44,7 +44,7 @@ NO_RULES = RedactRules()
 
 
 class Rules:
-    """Rules made ready for use."""
+    """Compiled rules."""
 
     def __init__(self, rules: RedactRules) -> None:
         self._keys = {words_of_key(key) for key in rules.keys}
@@ -52,11 +52,11 @@ class Rules:
         self.patterns = tuple(re.compile(pattern) for pattern in rules.patterns)
         longest = tuple(max(words, key=len) for words in self._keys)
         self.hints = any_of((hint, "") for hint in (*secret_pairs.HINTS, *secret_patterns.HINTS, *longest))
-        """Finds something in each text in small letters that has a name of a secret or a word for one."""
+        """A pattern that matches in each lower-case text with the name of a secret or a word for one."""
         self.secrecy = lru_cache(maxsize=4096)(self._secrecy) if rules != NO_RULES else secrecy_of
 
     def is_allowed(self, key: str) -> bool:
-        """Whether all under this key is shown as it is."""
+        """Return whether the whole value of this key is shown unchanged."""
         return bool(self._allowed) and self.secrecy(key) is Secrecy.NONE and self._joined(key) in self._allowed
 
     def _secrecy(self, key: str) -> Secrecy:
@@ -70,7 +70,7 @@ class Rules:
 
 
 def redact_rules_from(value: Any, setting: str = "redact") -> RedactRules:
-    """Rules from what a person wrote."""
+    """Parse and check rules as users write them."""
     if isinstance(value, RedactRules):
         value = msgspec.structs.asdict(value)
     known = RedactRules.__struct_fields__
@@ -105,7 +105,7 @@ def _texts(setting: str, value: Any) -> tuple[str, ...]:
 def _check_pattern(setting: str, pattern: str) -> None:
     if len(pattern) > MAX_PATTERN_CHARS:
         raise InvalidSetting(setting, f"has {len(pattern):,} characters; there may be {MAX_PATTERN_CHARS}")
-    # There is no public way to read an expression. Where this one is gone, patterns are refused and all else works.
+    # There is no public API to parse an expression. On a Python without this one, only patterns fail.
     from re import _parser  # type: ignore[attr-defined]
 
     try:
@@ -121,7 +121,7 @@ def _check_pattern(setting: str, pattern: str) -> None:
 
 
 def _ways(parsed: Any) -> int:
-    """In how many ways an expression can match from one place, up to `MAX_WAYS` + 1."""
+    """Return the number of ways in which an expression can match at one position, up to `MAX_WAYS` + 1."""
     ways = 1
     for kind, argument in parsed:
         ways = min(MAX_WAYS + 1, ways * _ways_of(str(kind), argument))
@@ -149,4 +149,4 @@ def _ways_of(kind: str, argument: Any) -> int:
             return min(MAX_WAYS + 1, int(ways))
         case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT" | "GROUPREF" | "FAILURE":
             return 1
-    return MAX_WAYS + 1  # of a later Python, and unknown here
+    return MAX_WAYS + 1  # an unknown kind of a later Python

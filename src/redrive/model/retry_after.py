@@ -1,4 +1,4 @@
-"""How long the other side of a call asks to wait before the next one, as an error or a header says it."""
+"""The time that a called service asks to wait before the next call, read from an error or a header."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from redrive.model.error_attributes import has_attributes, is_grpc_error, relate
 from redrive.model.exception import group_members, safe_getattr
 
 MAX_RETRY_AFTER = HOUR
-"""A server that asks for more time than this is asked again earlier."""
+"""The upper bound of the time to wait, also if a server asks for more."""
 _MAX_HEADER_CHARS = 100
 _MAX_METADATA = 100
 _UNITS = {"retry-after-ms": MILLISECOND, "retry-after": SECOND}
-"""Headers of HTTP, in this order, and the unit of a number there."""
+"""HTTP headers, in order of precedence, each with the unit of its number."""
 _GRPC_UNITS = {"grpc-retry-pushback-ms": MILLISECOND, **_UNITS}
 
 
 def retry_after_of(error: BaseException, now: Instant | None = None) -> Duration | None:
-    """Return how long an error asks to wait, up to an hour; None if it does not say.
+    """Return the time that an error asks to wait, up to an hour; None if it has none.
 
-    It is in the headers of the answer, in an attribute `retry_after` in seconds, or in the metadata of gRPC. Of errors
-    in a group, and of no others, the longest counts. Without `now`, a date says nothing.
+    It is in the headers of the response, in an attribute `retry_after` in seconds, or in gRPC metadata. For a group of
+    errors the longest time counts, else the first one found. Without `now`, a date is ignored.
     """
     if isinstance(error, BaseExceptionGroup):
         said = [retry_after_of(member, now) for member in group_members(error)]
@@ -37,9 +37,9 @@ def retry_after_of(error: BaseException, now: Instant | None = None) -> Duration
 
 
 def parse_retry_after(value: object, now: Instant | None = None, unit: Duration = SECOND) -> Duration | None:
-    """Return how long a value asks to wait, up to an hour: a number of units, a timedelta, or the text of a header.
+    """Return the time that a value asks to wait, up to an hour: a number of units, a timedelta, or a header's text.
 
-    What is past is 0, and anything else None.
+    A date or number in the past gives 0, and any other value None.
     """
     if type(value) is timedelta:
         return _bounded(value / timedelta(microseconds=1))
@@ -57,12 +57,12 @@ def _until(date: str, now: Instant) -> Duration | None:
     try:
         at = parsedate_to_datetime(date)
         return _bounded(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * SECOND - now)
-    except Exception:  # the parser raises what it happens to meet
+    except Exception:  # the parser raises exceptions of any type
         return None
 
 
 def _bounded_number(number: float, unit: Duration) -> Duration | None:
-    # Compared before it is multiplied: an int can be too large for a float.
+    # Bounded before the multiplication: an int can be too large for a float.
     return None if number != number else _bounded(min(max(number, 0), MAX_RETRY_AFTER) * unit)
 
 
@@ -71,7 +71,7 @@ def _bounded(duration: float) -> Duration:
 
 
 def _values(error: BaseException) -> Iterator[tuple[object, Duration]]:
-    """What an error says itself, each with the unit of a number there."""
+    """Yield the values of one error that may be a time to wait, each with the unit of a number."""
     for headers in _headers(error):
         for name, unit in _UNITS.items():
             yield _header(headers, name), unit
@@ -93,13 +93,13 @@ def _headers(error: BaseException) -> Iterator[object]:
 
 
 def _header(headers: object, name: str) -> object:
-    """Return a header of a mapping, whichever way the mapping writes its name."""
+    """Return a header of a mapping with its name in lower case or in title case."""
     value = safe_call(headers, "get", name)
     return safe_call(headers, "get", name.title()) if value is None else value
 
 
 def _metadata(error: BaseException) -> Iterator[tuple[str, object]]:
-    """What a server of gRPC sent with its answer."""
+    """Yield the metadata that a gRPC server sent with its response."""
     for method in ("initial_metadata", "trailing_metadata"):
         sent = safe_call(error, method)
         try:

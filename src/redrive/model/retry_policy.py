@@ -1,4 +1,4 @@
-"""Retry: how many tries a failing item gets, and how long it waits before the next."""
+"""Retry policies: the number of attempts of a failing item, and the back-off before the next one."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from redrive.model.text import suggest
 MAX_RETRY_ATTEMPTS = 1_000_000
 MAX_LISTED_DELAYS = 1_000
 _MOST_RULES = 1_000
-"""Of a table that is no dict, and that may have no end."""
+"""The maximum number of entries of a table that is no dict, and may be infinite."""
 
 # From the number of failures so far, 1 at the first, to seconds.
 DelayFunction: TypeAlias = Callable[[int], float | timedelta]
 
 
 class BackoffKind(StrEnum):
-    """How the delay grows with n, the number of failures so far."""
+    """The growth of the delay with n, the number of failures so far."""
 
-    NEVER = "never"  # no further try
+    NEVER = "never"  # no further attempt
     IMMEDIATE = "immediate"  # no delay
     FIXED = "fixed"  # base
     LINEAR = "linear"  # base × n
     EXPONENTIAL = "exponential"  # base × 2^(n−1)
-    LIST = "list"  # the n-th of delays, and the last one from there on
-    FUNCTION = "function"  # what a function given to connect() by this name says
+    LIST = "list"  # the n-th of delays; after its end, the last one
+    FUNCTION = "function"  # the result of the function passed to connect() under this name
 
 
 class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One rule for the delay before the next try. Durations in microseconds.
+    """One rule for the delay before the next attempt. Durations are microseconds.
 
-    `jitter` takes a random share of the delay (full jitter), so that what failed together does not return together.
+    `jitter` takes a random share of the delay (full jitter), so that items that fail together are retried apart.
     """
 
     schedule: BackoffKind = BackoffKind.IMMEDIATE
@@ -64,10 +64,10 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 NEVER = Backoff(BackoffKind.NEVER)
 IMMEDIATE = Backoff(BackoffKind.IMMEDIATE)
 
-# What holds when a function is unknown, raises or answers nonsense: the item must be tried again all the same.
+# The rule if a function is unknown, raises or returns an invalid value: the item must be retried nevertheless.
 FALLBACK_BACKOFF = Backoff(BackoffKind.EXPONENTIAL, base=SECOND, cap=HOUR)
 
-# What holds where classes decide and the queue has no rule of its own for the class. Classes not named: never.
+# The rules of `use_classes` for classes without a rule in `by_class`. Other classes are never retried.
 BACKOFF_BY_CLASS: Mapping[ErrorClass, Backoff] = {
     ErrorClass.TRANSIENT: FALLBACK_BACKOFF,
     ErrorClass.NETWORK: FALLBACK_BACKOFF,
@@ -78,8 +78,8 @@ BACKOFF_BY_CLASS: Mapping[ErrorClass, Backoff] = {
 class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The retry setting of a queue or an item.
 
-    `attempts` are the tries a failing item gets; with 0 or 1 its first failure is final.
-    `by_type` goes before `by_class`, that before the defaults of the classes (`use_classes`), that before `delay`.
+    `attempts` is the number of attempts of a failing item; with 0 or 1 its first failure is final. In order of
+    precedence: `by_type`, `by_class`, the defaults of the classes (`use_classes`), `delay`.
     """
 
     attempts: int = 0
@@ -93,16 +93,16 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def depends_on_error(self) -> bool:
-        """Whether the class or type of an error decides about its retries."""
+        """True if retries depend on the class or type of an error."""
         return self.use_classes or bool(self.by_class or self.by_type)
 
 
 RetryInput: TypeAlias = RetryPolicy | Mapping[str, Any]
-"""A policy, or what `parse_retry_policy` makes one of."""
+"""A policy, or a table that `parse_retry_policy` accepts."""
 
 
 def check_attempts_limit(max_attempts: int | None, retry: RetryPolicy) -> None:
-    """Raise if an item would die before its retries are used up. None and 0 limit nothing here."""
+    """Raise InvalidSetting if an item would die before its retries are used up. None and 0 are no limit."""
     if max_attempts and max_attempts < retry.attempts:
         raise InvalidSetting(
             "max_attempts",
@@ -112,9 +112,9 @@ def check_attempts_limit(max_attempts: int | None, retry: RetryPolicy) -> None:
 
 
 def check_retry_policy(retry: RetryPolicy) -> RetryPolicy:
-    """The policy itself, if `parse_retry_policy` could have made it; for those that a program made, or that were sent.
+    """Return a policy that a program created or that was sent, if `parse_retry_policy` can produce it.
 
-    Raises if it has too long a list, or an invalid name.
+    Raise InvalidSetting for a list that is too long, or an invalid name.
     """
     for rule in (retry.delay, *retry.by_class.values(), *retry.by_type.values()):
         _check_rule(rule)
@@ -132,7 +132,7 @@ def _check_rule(rule: Backoff) -> None:
 
 
 def backoff_for(retry: RetryPolicy, failure: Failure | None) -> Backoff:
-    """The rule for a failure; among those by type, the one that names the nearest base."""
+    """Return the rule for a failure; among those by type, the one for the nearest base."""
     if failure is None:
         return retry.delay
     if retry.by_type:
@@ -147,9 +147,9 @@ def backoff_for(retry: RetryPolicy, failure: Failure | None) -> Backoff:
 def retry_delay(
     rule: Backoff, n: int, jitter: float = 1.0, functions: Mapping[str, DelayFunction] | None = None
 ) -> int | None:
-    """Microseconds to wait after the n-th failure (from 1) before the next try; None means never.
+    """Return the microseconds to wait after the n-th failure (from 1) before the next attempt; None means never.
 
-    `jitter` is a random number in [0, 1), used only where the rule asks for it.
+    `jitter` is a random number in [0, 1), used only if the rule has jitter.
     """
     delay = _raw_delay(rule, max(n, 1), functions or {})
     if delay is None:
@@ -169,7 +169,7 @@ def _raw_delay(rule: Backoff, n: int, functions: Mapping[str, DelayFunction]) ->
         case BackoffKind.LINEAR:
             return rule.base * n
         case BackoffKind.EXPONENTIAL:
-            # A base of one microsecond is past a hundred years long before the 64th doubling.
+            # Any base of one microsecond or more exceeds 100 years before the 64th doubling.
             return rule.base << min(n - 1, 64)
         case BackoffKind.LIST:
             return rule.delays[min(n, len(rule.delays)) - 1]
@@ -181,29 +181,29 @@ def _raw_delay(rule: Backoff, n: int, functions: Mapping[str, DelayFunction]) ->
 
 
 def _ask(function: DelayFunction | None, n: int) -> int | None:
-    """What the function says; None when it cannot be used."""
+    """Return the microseconds that the function returns; None if it fails or returns no valid number."""
     if function is None:
         return None
     try:
         answer = function(n)
         if isinstance(answer, timedelta):
             answer = answer.total_seconds()
-        # A number that is not a number is not greater than anything.
+        # `not >=` also catches NaN, for which all comparisons are false.
         if isinstance(answer, bool) or not answer >= 0:
             return None
         return int(min(answer, MAX_DURATION // SECOND) * SECOND)
-    except BaseException as error:  # SystemExit, say: a function that cannot be used ends nothing
+    except BaseException as error:  # also SystemExit: a broken function must not end the program
         if isinstance(error, KeyboardInterrupt) or is_of_a_signal(error):
             raise
         return None
 
 
 def parse_retry_policy(value: object) -> RetryPolicy:
-    """The retry setting from what people write: None, a RetryPolicy, or a mapping with durations as text.
+    """Parse the retry setting as users write it: None, a RetryPolicy, or a mapping with durations as text.
 
     `{"attempts": 3, "cooldown": "30s"}`, `{"attempts": 5, "delay": "exponential", "base": "1s", "cap": "1h", "jitter":
-    True}`, `{"attempts": 4, "delays": ["1s", "1m"]}`, `{"attempts": 5, "function": "name"}`; with `classes`, `by_class`
-    and `by_type` as wanted.
+    True}`, `{"attempts": 4, "delays": ["1s", "1m"]}`, `{"attempts": 5, "function": "name"}`; optionally with `classes`,
+    `by_class` and `by_type`.
     """
     if value is None:
         return RetryPolicy()
@@ -229,7 +229,7 @@ def parse_retry_policy(value: object) -> RetryPolicy:
 
 
 def format_retry_policy(retry: RetryPolicy) -> dict[str, Any]:
-    """The setting as people write it: `parse_retry_policy` makes the same of it."""
+    """Return the setting as users write it, in the form that `parse_retry_policy` accepts."""
     tables = {
         "by_class": {key: _written_delay(rule) for key, rule in retry.by_class.items()},
         "by_type": {key: _written_delay(rule) for key, rule in retry.by_type.items()},
@@ -264,7 +264,7 @@ def _written_delay(rule: Backoff) -> dict[str, Any]:
 
 _DELAY_KEYS = ("delay", "cooldown", "base", "cap", "delays", "function", "jitter")
 RETRY_KEYS = ("attempts", *_DELAY_KEYS, "classes", "by_class", "by_type")
-# What a retry is told by in other programs.
+# The names of these settings in other programs.
 _FOREIGN_NAMES = {
     "max_attempts": "attempts",
     "max_retries": "attempts",
@@ -286,7 +286,7 @@ _NAMED_SCHEDULES = tuple(s.value for s in BackoffKind if s not in (BackoffKind.L
 
 
 def _rule_from(value: object, what: str) -> Backoff:
-    """A rule inside by_class or by_type: a mapping, or the name of a schedule, or one duration."""
+    """Return a rule inside by_class or by_type, from a mapping, the name of a schedule, or one duration."""
     if isinstance(value, Backoff):
         return value
     if isinstance(value, Mapping):
@@ -340,7 +340,7 @@ def _growing(settings: Mapping[str, Any], cap: int | None, jitter: bool, what: s
 
 
 def _meant_by_delay(value: Any) -> str:
-    """Which key a value under `delay` belongs to, where it is no schedule but another key takes it."""
+    """Return a hint to the key that a value under `delay` belongs to; empty if there is none."""
     if isinstance(value, list | tuple):
         return "; a list of delays goes under delays"
     if callable(value):

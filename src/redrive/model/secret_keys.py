@@ -1,4 +1,4 @@
-"""Names under which secrets stand: keys of tables, headers, options and variables, however their words are joined."""
+"""Names of secrets: keys of tables, headers, options and variables, regardless of how their words are joined."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import lru_cache
 from itertools import pairwise
 
 MAX_KEY_CHARS = 256
-"""A longer key is not looked at."""
+"""The maximum length of a key that is checked."""
 
 
 class Secrecy(IntEnum):
-    """How sure a key is to have a secret under it."""
+    """The probability that the value of a key is a secret."""
 
     NONE = 0
     CODE = 1
     """Digits are a secret: a PIN, a one-time password, the number on the back of a card."""
     MAYBE = 2
-    """Only what looks random is."""
+    """Only random values are secrets."""
     LIKELY = 3
     """Any text is a secret; a number is a count."""
     SURE = 4
-    """Whatever could be one: no count, no path, no description."""
+    """Any value is a secret, except a count, a path or a description."""
     NAMED = 5
-    """Whatever it is: a rule of a queue names the key."""
+    """Any value is a secret: a rule of a queue names the key."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -38,10 +38,10 @@ _SURE = _words(
     "contrasena kennwort motdepasse palavrapasse passwort senha wachtwoord"
 )
 _SURE_ABROAD = _words("contraseña hasło heslo lösenord şifre пароль 密码 密碼 パスワード 비밀번호")
-# As one of its words.
+# As one of the words of a key.
 _LIKELY_WORDS = _words("apitoken creds jsessionid jwt phpsessid sessid sessionid token")
 _SURE_WORDS = _words("passkey passw psk psw pswd pw pwd")
-# As the last of them. Before another one they only say of what kind that is: `cookie_domain`, `session_speaker`.
+# As the last word. Before another word they only qualify it: `cookie_domain`, `session_speaker`.
 _SURE_LAST = _words("authorization cookie cookies")
 _LIKELY_LAST = _words("auth bearer csrf sas session xsrf")
 _MAYBE_WORDS = _SURE_LAST | _LIKELY_LAST | _words("appid authorizations hmac saml sig sign signature tokens")
@@ -50,7 +50,7 @@ _KINDS_OF_CODE = _words(
     "access auth authentication authorization confirm confirmation device entry login mfa one otp passcode reset "
     "security sms time totp verification verify 2fa"
 )
-# Which keys open something, `signing_key`, and which only find something, `partition_key`. Others may be either.
+# Kinds of keys that grant access, `signing_key`, and that only identify data, `partition_key`. Others may be either.
 _OPENING = _words(
     "access admin api auth authorization cipher cookie crypt crypto decryption deploy encrypt encryption fernet gpg "
     "hmac jwt licence license master pgp private prv recovery rsa secret session shared sign signing ssh ssl tls "
@@ -63,7 +63,7 @@ _FINDING = _words(
     "project public publishable range record redis ref report request resource routing row s3 search shard sort "
     "storage stream surrogate table tag task topic trace translation unique upload"
 )
-# What is said about a secret is none: `password_changed_at`, `token_type`, `session_timeout`, `has_password`.
+# Attributes of a secret are no secrets: `password_changed_at`, `token_type`, `session_timeout`, `has_password`.
 _ABOUT = _words(
     "accepted action address age alg algo algorithm alias amount analyzer arn at attempt audience backend banner "
     "bits bucket budget bus change changed channel char character checker class column command complexity config "
@@ -85,15 +85,15 @@ _ASKED = _words(
     "allow allows ask can count enable forgot forgotten has have invalid is max min missing need needs no num "
     "number require required requires show total update use uses without"
 )
-# `compass` has a word in it that it does not mean; a pass of these kinds opens nothing but a gate.
+# `compass` contains a word with another meaning; a pass of these kinds, such as a boarding pass, is no password.
 _OTHER_PASSES = _words(
     "ask askpass boarding bus by bypass com compass day encompass first guest hall high last low one over sea "
     "season second single ski surpass tres trespass two under"
 )
 HINTS = tuple(sorted(_SURE | _SURE_ABROAD | _SURE_WORDS | _LIKELY_WORDS | _MAYBE_WORDS | _CODE_WORDS))
 HINTS += ("pass", "sid", "key", "code", "assertion", "phrase", "answer")
-"""A text in small letters that has none of these has no key of a secret."""
-# They have a word in them that they do not mean either.
+"""Parts of names: a lower-case text without any of these has no key of a secret."""
+# These contain a word with another meaning too.
 _OTHER_WORDS = re.compile("secretar(?:y|iat)|secretion|secrets?manager|existingsecret|passwordless")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATOR = re.compile(r"[^a-z0-9]+")
@@ -105,13 +105,13 @@ _VARIANT = re.compile(
 
 
 def words_of_key(key: str) -> tuple[str, ...]:
-    """The words of a key in small letters: `X-Api-Key` and `xApiKey` have the same."""
+    """Return the words of a key in lower case: `X-Api-Key` and `xApiKey` have the same."""
     return tuple(word for word in _SEPARATOR.split(_HUMP.sub("_", key).lower()) if word)
 
 
 @lru_cache(maxsize=4096)
 def secrecy_of(key: str) -> Secrecy:
-    """What the name alone says of what stands under it."""
+    """Return the secrecy of a value by its name alone."""
     if len(key) > MAX_KEY_CHARS:
         return Secrecy.NONE
     if not key.isascii() and any(word in key.lower() for word in _SURE_ABROAD):
@@ -129,14 +129,14 @@ def secrecy_of(key: str) -> Secrecy:
 
 
 def _is_of_something_else(words: tuple[str, ...], joined: str) -> bool:
-    """`secret_id` finds a secret, `password_reset_email` is an address; made by a machine, either may be a secret."""
+    """Return whether a key is about a secret: `secret_id`, `password_reset_email`. A random value may still be one."""
     if words[-1] == "id":
         return not joined.endswith("sessionid")
     return len(words) > 2 and describes(words[-2]) and secrecy_of(words[-1]) is Secrecy.NONE
 
 
 def describes(key: str) -> bool:
-    """Whether what stands under a key is said about something: its name, its length, where it is."""
+    """Return whether the value of a key describes something: its name, its length, its location."""
     last = (words_of_key(key) or ("",))[-1]
     return last in _ABOUT or last.removesuffix("s") in _ABOUT
 
@@ -149,13 +149,13 @@ def _of_words(words: tuple[str, ...], joined: str) -> Secrecy:
         return Secrecy.SURE
     if last in _LIKELY_LAST or not _LIKELY_WORDS.isdisjoint(words) or joined.endswith(("token", "sessionid")):
         return Secrecy.LIKELY
-    # `sid` is that of a session; `message_sid` is no secret.
+    # `sid` is a session id; `message_sid` is no secret.
     is_session = last == "sid" and (words[:-1] or ("session",))[-1] in ("connect", "session")
     return Secrecy.MAYBE if is_session or not _MAYBE_WORDS.isdisjoint(words) else Secrecy.NONE
 
 
 def _of_key(words: tuple[str, ...], joined: str) -> Secrecy:
-    """`api_key`, `apikey` and `APIKEY_PROD` are sure, `app_key` may be one; not `key`, `monkey` or `partition_key`."""
+    """Return SURE for `api_key`, `apikey` and `APIKEY_PROD`, MAYBE for `app_key`, NONE for `key`, `partition_key`."""
     if any(kind + "key" in joined for kind in ("api", "access", "private", "secret", "encryption", "signing")):
         return Secrecy.SURE
     kinds = {before for before, word in pairwise(words) if word in ("key", "keys")}
@@ -170,7 +170,7 @@ def _is_code(words: tuple[str, ...]) -> bool:
 
 
 def _of_pass(words: tuple[str, ...]) -> Secrecy:
-    """`db_pass` and `PGPASS`; not `boarding_pass`, `compass` or `pass_rate`."""
+    """Return SURE for `db_pass` and `PGPASS`, LIKELY for `pass`, NONE for `boarding_pass`, `compass`, `pass_rate`."""
     last = words[-1]
     is_other = last in _OTHER_PASSES or (len(words) > 1 and words[-2] in _OTHER_PASSES)
     if is_other or not last.endswith(("pass", "pwd")):

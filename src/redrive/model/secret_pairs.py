@@ -1,8 +1,8 @@
-"""Secrets in texts that stand beside their name: `password=…`, `"api_key": "…"`, `--token …`, `<pin>…</pin>`.
+"""Secrets in texts next to their name: `password=…`, `"api_key": "…"`, `--token …`, `<pin>…</pin>`.
 
-The names of secrets are found first, each judged as a key of a table is; most texts have none. Then their places are
-looked at, and last the values. Every expression is bounded and tried once for each word of the text, so that time grows
-with the length of the text.
+The names of secrets are found first, each judged like a key of a table; most texts have none. Then the text around
+them is matched, and last the values are checked. Every expression is bounded and tried once for each word of the text,
+so that the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BEFORE_SPACE = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})(?:{_QUOTE})?[ \t]{{1
 _SETTING = re.compile(
     r"""(?<![\w-])(?:set|SET|setx|put|config)(?:[ \t]{1,3}--?[\w-]{1,16}+){0,2}[ \t]{1,3}["']?[^\s"'=]{0,64}+\Z"""
 )
-_SETTING_CHARS = 128  # at most that long
+_SETTING_CHARS = 128  # the maximum length of a match
 _LEAST_CHARS_IN_SENTENCE = 12
 # `az keyvault secret set --name db-password --value value`
 _BEFORE_VALUE = re.compile(rf"(?P<name>{_NAME}){_QUOTE}?[ \t](?:[^\r\n|;]{{0,96}}?[ \t])?--(?:value|body)[ =]{_GAP}")
@@ -44,7 +44,7 @@ _TEXT = r">(?P<value>[^<>\r\n]{1,4096}+)</"
 _ELEMENT = re.compile(rf"<(?:\w[\w.-]{{0,63}}+:)?(?P<name>[A-Za-z][\w.-]{{0,63}}+)(?:[ \t][^<>]{{0,128}}+)?{_TEXT}")
 _ENTRY = re.compile(rf"(?:(?<=key=\")|(?<=name=\"))(?P<name>{_NAME})\"[^<>]{{0,128}}+{_TEXT}")
 # `"name": "password", "value": "…"`, `key="password" value="…"`, and the value first.
-_NAMING_CHARS = 32  # at most that long
+_NAMING_CHARS = 32  # the maximum length of a match
 _NAMING = (
     r"(?<![A-Za-z])(?:name|key|field|header|param|parameter|variable|var|id|label|attribute|property|option)"
     rf"(?:{_QUOTE})?{_GAP}[:=]{_GAP}(?:b?{_QUOTE})?"
@@ -60,21 +60,21 @@ _NAMED_AFTER = re.compile(
     rf"""{_HOLDING}["'](?P<value>[^"'<>{{}}\r\n]{{1,256}}+)["'],?[ \t\r\n]{{1,3}}["']?{_NAMING}(?P<name>{_NAME})["']""",
     re.I,
 )
-# What pydantic says of a field, whose name is on the line before.
+# An error of pydantic about a field, whose name is on the line before.
 _REFUSED = re.compile(r"^(?P<name>[\w.]{1,256}+)\r?\n[ ]{1,8}[^\r\n]{0,512}?input_value=", re.M)
-# A field of a form: name="password", an empty line, the value.
+# A field of a multipart form: name="password", an empty line, the value.
 _FIELD = re.compile(
     rf"name=\"(?P<name>{_NAME})\"[^\r\n]{{0,128}}\r?\n(?:[\w-]{{1,64}}:[^\r\n]{{0,256}}\r?\n){{0,4}}\r?\n"
 )
 # `('password', '…')`
 _COUPLE = re.compile(rf"""[(\[]{_GAP}b?["'](?P<name>{_NAME})["']{_GAP},{_GAP}(?=b?["'])""")
-# In formats of bytes a name is followed by a length or a type, and that by the value.
+# In binary formats a name is followed by a length or a type, and that by the value.
 _BETWEEN_BYTES = re.compile(rf"(?<![\w.$-])(?P<name>{_NAME})[\0-\x08\x0e-\x1f\x7f-\x9f\udc80-\udcff]{{1,8}}+")
-# `api key: …` and `mot de passe : …` in a sentence: the words before say what it is. They are read backwards.
+# `api key: …` and `mot de passe : …` in a sentence: the words before complete the name. They are read backwards.
 _WORDS_BEFORE = re.compile(r"[ \t]([\w-]{1,32}+)(?:[ \t]([\w-]{1,32}+))?")
 _COMPLETED = ("key", "code", "phrase", "answer", "pin", "passe", "string")
 HINTS = (*secret_keys.HINTS, *_COMPLETED)
-"""A text in small letters that has none of these has no name of a secret."""
+"""Parts of names: a lower-case text without any of these has no name of a secret."""
 _MAX_INDENT = 64
 # The rest of a path: `session:user:42`
 _MORE_PATH = re.compile(r"[a-z_]{1,32}+:[\w*{<]")
@@ -86,9 +86,9 @@ _REST_OF_NAME = re.compile(r"[\w.$-]*+")
 
 
 def hide_pairs(text: str, judge: KeyClassifier, hints: re.Pattern[str], first: int = 0) -> str:
-    """The text without values that stand beside the name of a secret.
+    """Return the text without the values next to the name of a secret.
 
-    `hints` finds a part of every such name in a text in small letters, none of them before `first`.
+    `hints` finds a part of every such name in a lower-case text, none of them before `first`.
     """
     names = _names_of_secrets(text, judge, hints, first)
     for places, pattern, find in _PASSES if names else ():
@@ -99,12 +99,12 @@ def hide_pairs(text: str, judge: KeyClassifier, hints: re.Pattern[str], first: i
 
 
 def hide_between_bytes(text: str, judge: KeyClassifier) -> str:
-    """The same in bytes that were read as a text, where no sign stands between name and value."""
+    """Hide values in decoded binary data, where no sign separates name and value."""
     return _replaced(text, _anywhere(_BETWEEN_BYTES, text, ()), _after_name, judge)
 
 
 def _names_of_secrets(text: str, judge: KeyClassifier, hints: re.Pattern[str], first: int = 0) -> list[int]:
-    """Where they begin."""
+    """Return the positions of the names of secrets."""
     names: list[int] = []
     end = 0
     for hint in hints.finditer(lower_in_place(text), first):
@@ -117,7 +117,7 @@ def _names_of_secrets(text: str, judge: KeyClassifier, hints: re.Pattern[str], f
 
 
 def _around(text: str, start: int, end: int) -> tuple[int, int]:
-    """The name that this is a part of."""
+    """Return the start and the end of the name around this span."""
     before = _REST_OF_NAME.match(text[max(0, start - MAX_KEY_CHARS) : start][::-1])
     after = _REST_OF_NAME.match(text, end)
     assert before is not None
@@ -132,7 +132,7 @@ def _is_part_of_a_name(text: str, start: int, name: str, judge: KeyClassifier) -
 
 
 _Next = Callable[[int], re.Match[str] | None]
-"""The next place at or behind a position."""
+"""A function that returns the next match at or after a position."""
 _Places = Callable[[re.Pattern[str], str, Sequence[int]], _Next]
 _Find = Callable[[Values, re.Match[str], KeyClassifier], Span | None]
 
@@ -142,13 +142,13 @@ def _anywhere(pattern: re.Pattern[str], text: str, _: Sequence[int]) -> _Next:
 
 
 def _at_names(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
-    """Places that begin with the name of a secret."""
+    """Return a finder of matches that start with the name of a secret."""
     rest = iter(names)
     return lambda at: next((place for name in rest if name >= at and (place := pattern.match(text, name))), None)
 
 
 def _where_named(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
-    """Places in a text in which the name of a secret is itself a value: `name="password"`."""
+    """Return a finder of matches in a text in which the name of a secret is itself a value: `name="password"`."""
     is_named = any(
         _VALUE_HERE.search(text, max(0, at - _NAMING_CHARS // 2), at)
         and _NAMED_HERE.search(text, max(0, at - _NAMING_CHARS), at)
@@ -158,7 +158,7 @@ def _where_named(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _
 
 
 def _where_quoted(pattern: re.Pattern[str], text: str, names: Sequence[int]) -> _Next:
-    """Places in a text in which the name of a secret is in quotes."""
+    """Return a finder of matches in a text in which the name of a secret is in quotes."""
     is_quoted = any(text[at - 1 : at] in ('"', "'") for at in names)
     return _anywhere(pattern, text, names) if is_quoted else lambda at: None
 
@@ -197,7 +197,7 @@ def _after_pair(values: Values, place: re.Match[str], judge: KeyClassifier) -> S
 
 
 def _is_no_value(text: str, place: re.Match[str], before: str) -> bool:
-    """Whether what stands behind a name and a sign belongs to something else."""
+    """Return whether the text after a name and a sign is not its value."""
     start, end = place.span()
     if before == "{" and text.startswith("?", end):
         return True  # `${PASSWORD:?must be set}`
@@ -220,7 +220,7 @@ def _completed(text: str, start: int, name: str, judge: KeyClassifier) -> Secrec
     words = _WORDS_BEFORE.match(text[max(0, start - 66) : start][::-1]) if is_sentence else None
     if words is None:
         return Secrecy.NONE
-    # `is_key` and `no_key` are names of no secret, but in a sentence `is key: …` goes on from something.
+    # `is_key` and `no_key` are no names of a secret, but in a sentence `is key: …` continues a phrase.
     second, first = words[1][::-1], words[2][::-1] if words[2] else "the"
     return max(judge(f"{second}_{name}"), judge(f"{first}_{second}_{name}"))
 
@@ -230,7 +230,7 @@ def _after_name(values: Values, place: re.Match[str], judge: KeyClassifier) -> S
 
 
 def _after_space(values: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
-    """A sentence has names too, so that the value must look like a secret there."""
+    """Return the value after a name and a space; in a sentence only if it seems to be a secret."""
     text, name = values.text, place["name"]
     is_set = _SETTING.search(text, max(0, place.start() - _SETTING_CHARS), place.start()) is not None
     is_sentence = not is_set and not name.isupper()
@@ -242,7 +242,7 @@ def _after_space(values: Values, place: re.Match[str], judge: KeyClassifier) -> 
 
 
 def _in_couple(values: Values, place: re.Match[str], judge: KeyClassifier) -> Span | None:
-    """A list may also be one of names, so that the second must look like a secret."""
+    """Return the second member of a pair; only if it seems to be a secret, because a list may consist of names."""
     secrecy = min(judge(place["name"]), Secrecy.LIKELY)
     found = quoted_or_run(values.text, place.end())
     return found if found and is_secret_text(values.text[found.start : found.end], secrecy, bare=True) else None

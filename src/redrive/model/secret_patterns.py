@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from functools import cached_property
 
 REDACTED = "[redacted]"
-"""What stands in place of a secret."""
+"""The replacement for a secret."""
 _NOT_YET = r"(?!\[redacted\])"
 _KEEP = rf"\g<1>{REDACTED}"
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of secrets. `word` is looked for first, which is quick; the pattern is tried only where that stands."""
+    """A form of secrets. `word` is searched first, which is fast; the pattern is tried only at its matches."""
 
     word: str
     expression: str
     shown: str
     flags: re.RegexFlag
     near: str
-    """An expression for what else is at the word wherever the pattern matches, right behind it or before it."""
+    """An expression for the text directly before or after the word, required by every match of the pattern."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Compiled when a text has the word: most programs never meet most forms."""
+        """The compiled pattern, compiled on first use: most programs never need most forms."""
         return re.compile(self.expression, self.flags)
 
 
@@ -34,7 +34,7 @@ def _form(word: str, pattern: str, shown: str = REDACTED, flags: re.RegexFlag = 
 
 
 def _tokens(prefixes: str, rest: str) -> list[Form]:
-    """Tokens that begin with one of these. Names in a program are in small letters, tokens are not."""
+    """Return forms of tokens with these prefixes. Names in a program have lower-case letters only, tokens do not."""
     return [
         _form(
             prefix,
@@ -56,14 +56,14 @@ _AS_WRITTEN = (
         rf"-----BEGIN [A-Z ]{{0,40}}{_MARKED}-----[\s\S]*?(?:-----END [A-Z ]{{0,40}}{_MARKED}-----|\Z)",
     ),
     _form("PuTTY-User-Key-File", r"(PuTTY-User-Key-File)[\s\S]*?(?:Private-MAC: [0-9a-f]{1,128}|\Z)", _KEEP),
-    # The password in a URL: up to the last @ before a slash, or to the first behind one.
+    # The password in a URL: up to the last @ before a slash, or to the first one after it.
     _form(
         "://",
         rf"(://[^\s/:@\"'<>]{{0,256}}+:){_NOT_YET}{_PORT}(?:[^\s/\"'<>]{{1,256}}@|[^\s\"'<>@]{{1,256}}@(?=[\w\[]))",
         rf"\g<1>{REDACTED}@",
         near=_HAS_USER,
     ),
-    # A token that is the user of a URL, and addresses that are secrets themselves.
+    # A token as the user of a URL, and URLs that are secrets themselves.
     _form("://", r"(://)(?=[A-Za-z_-]{0,64}\d)[\w-]{20,256}+@", rf"\g<1>{REDACTED}@", near=_HAS_USER),
     _form("/services/", r"(/services/)T[A-Z0-9]{6,16}/B[A-Z0-9]{6,16}/[\w+-]{8,256}+", _KEEP),
     _form("hooks.slack.com/", r"(hooks\.slack\.com/[a-z]{1,16}/)(?!services/)[\w/+-]{8,256}+", _KEEP),
@@ -73,7 +73,7 @@ _AS_WRITTEN = (
     _form("/bot", r"(/bot)\d{5,16}:[\w-]{20,128}+", _KEEP),
     # JSON web tokens, and keys of services.
     _form("eyJ", r"(?<![\w-])eyJ[\w-]{8,8192}+\.[\w-]{2,8192}+(?:\.[\w-]{0,8192}+){0,3}"),
-    # A token of a server; its id tells which one.
+    # A token of a Redrive server; its id is shown.
     _form("redrive_", r"(\bredrive_[0-9a-f]{8}_)[0-9a-f]{40,512}+", _KEEP),
     *_tokens("AKIA ASIA ABIA ACCA LTAI AKID", r"[0-9A-Za-z]{12,32}+"),
     *_tokens("ghp_ gho_ ghu_ ghs_ ghr_ npm_ hf_ dop_v1_ doo_v1_ dor_v1_", r"[A-Za-z0-9]{16,512}+"),
@@ -95,13 +95,13 @@ _AS_WRITTEN = (
     _form("SHA}", r"(?<=\{)S?SHA\}[\w/+=]{20,512}+"),
 )
 
-# The words of a sentence have no digits; `bearer expires_in=3600` is no token either.
+# Words of a sentence have no digits; `bearer expires_in=3600` is no token either.
 _AUTHENTICATION = r"[ \t]{1,3}(?!\w{1,32}=[^=\s])(?=[A-Za-z._~+/=-]{0,256}[0-9]|\S{24})[\w.~+/=:-]{8,8192}+"
 _QUOTE = "[\"']"
 _SPOKEN_CHAR = r"[^\s\"',;()\[\]]"
 # Not `password varchar2(64)`.
 _SPOKEN = rf"(?={_SPOKEN_CHAR}{{0,64}}[0-9])(?={_SPOKEN_CHAR}{{0,64}}[A-Za-z!@#$%^&*]){_SPOKEN_CHAR}{{6,256}}+(?!\()"
-# What is the token of a language, and what goes by a name.
+# Words before `token` and `secret` that give them another meaning: a syntax error, a command with a name.
 _NOT_BEHIND = {"token": ("unexpected",), "secret": ("get", "describe", "delete", "mount", "edit")}
 
 
@@ -133,7 +133,7 @@ _IN_ANY_CASE = (
     _in_any_case("auth ", "auth (?:plain|login) ", r"[\w+/=]{8,512}+"),
     _in_any_case("requirepass", "requirepass (?!is |was |not )", r"\S{1,512}+"),
     _in_any_case("masterauth", "masterauth ", r"\S{1,512}+"),
-    # In a sentence: `with password hunter22`. A path ends in it too: `/auth/token HTTP/1.1`.
+    # In a sentence: `with password hunter22`; not at the end of a path: `/auth/token HTTP/1.1`.
     *(
         _in_any_case(word, rf"(?<![\w/-]){_not_behind(word)}{word}[ \t]{{1,3}}", _SPOKEN)
         for word in ("password", "passwd", "pwd", "passcode", "passphrase", "secret", "token")
@@ -145,7 +145,7 @@ _LIST = r"""(?:["'],[ \t]?)?"""
 
 
 def _letter(letter: str, programs: str) -> Form:
-    """Programs that have a letter for the password."""
+    """Return the form of an option of one letter for the password, for these programs."""
     before = rf"(?<![\w-])(?:{programs})\b[^\r\n|]{{0,256}}?[ \t\"']-{letter}"
     return _form(f"-{letter}", rf"({before}{_LIST}[ ]?){_WORD}", _KEEP, near=rf"(?<=[ \t\"']-{letter})")
 
@@ -176,7 +176,7 @@ _COMMANDS = (
     _letter("b", "gh secret set"),
     _form("-pass", rf"(-pass(?:in|out)?[ \t]{{1,3}}pass:){_WORD}", _KEEP, near=r"(?:in|out)?[ \t]"),
     _form("/p:", rf"((?<=\s)/p:){_WORD}", _KEEP),
-    # The password is an argument of its own.
+    # The password is a separate argument.
     _form("sqlplus", rf"(sqlplus (?:-\S{{1,16}} ){{0,4}}\w{{1,64}}/){_NOT_YET}[^\s@\"']{{1,256}}+", _KEEP),
     _form("rabbitmqctl", rf"(rabbitmqctl [^\r\n|]{{0,64}}?(?:add_user|_password|_user) \S{{1,64}} ){_WORD}", _KEEP),
     _form(
@@ -184,7 +184,7 @@ _COMMANDS = (
     ),
     _form("vault login", rf"(vault login (?:-\S{{1,64}} ){{0,4}})(?=\S{{16}}){_WORD}", _KEEP),
 )
-# A line of pgpass, which has no name in it.
+# A line of a pgpass file, which has no name for the password.
 _PGPASS = re.compile(
     rf"^([\w.*-]{{1,128}}+:(?:\d{{2,5}}|\*):[\w.*-]{{1,64}}+:[\w.*-]{{1,64}}+:){_NOT_YET}\S{{1,256}}+$", re.M
 )
@@ -192,13 +192,13 @@ MARKS = (
     *((form.word, form.near) for form in (*_AS_WRITTEN, *_COMMANDS)),
     (":", r"(?:\d{2,5}|\*):[\w.*-]{1,64}+:[\w.*-]{1,64}+:"),
 )
-"""A text that has none of these words, with what is near each, comes out of `without_forms` as it is."""
+"""Words with the text near them: `without_forms` changes no text without any of these."""
 HINTS = tuple(form.word for form in _IN_ANY_CASE)
-"""A text in small letters that has none of these comes out of `without_spoken_forms` as it is."""
+"""Words in lower case: `without_spoken_forms` changes no text without any of these."""
 
 
 def without_forms(text: str) -> str:
-    """The text without what has the form of a secret."""
+    """Return the text without secrets that have a known form."""
     for form in _AS_WRITTEN:
         if form.word in text:
             text = _applied(form, text, text)
@@ -209,7 +209,7 @@ def without_forms(text: str) -> str:
 
 
 def without_spoken_forms(text: str) -> str:
-    """The text without secrets that stand behind a word which may be written in any case."""
+    """Return the text without secrets that follow a word in upper or lower case."""
     lowered = lower_in_place(text)
     for form in _IN_ANY_CASE:
         if form.word in lowered:
@@ -220,7 +220,7 @@ def without_spoken_forms(text: str) -> str:
 
 
 def _applied(form: Form, text: str, searched: str) -> str:
-    """The text without what the form finds. `searched` is the text, or the text in small letters."""
+    """Return the text without the matches of a form. `searched` is the text, or the text in lower case."""
     pieces: list[str] = []
     end, at = 0, searched.find(form.word)
     while at >= 0:
@@ -233,7 +233,7 @@ def _applied(form: Form, text: str, searched: str) -> str:
 
 
 def lower_in_place(text: str) -> str:
-    """In small letters, each in its place: one capital letter of all becomes two characters."""
+    """Return the text in lower case with unchanged positions: one capital letter, `İ`, would become two characters."""
     return text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()
 
 
@@ -243,17 +243,17 @@ _FOURTEEN = r"3(?:0[0-5]|[68]\d)\d(?P<c>[ .-]?)\d{6}(?P=c)\d{4}"
 _CARD = re.compile(rf"(?<![\w.])(?:{_FOURS}|{_FIFTEEN}|{_FOURTEEN})(?![\w]|[.-]\d)", re.ASCII)
 _REST = r"\d{3}[ .-]?(?:\d{4}[ .-]?\d{4}[ .-]?\d{4}|\d{6}[ .-]?\d{4,5})(?!\d)".replace(r"\d", "[0-9]")
 CARD_MARKS = tuple((first, rf"(?<![A-Za-z0-9_.]{first}){_REST}") for first in "23456")
-"""A text that has none of these digits, with what is near each, has no number of a card."""
+"""First digits with the text near them: a text without any of these has no card number."""
 _LEAST, _MOST = 10**13, 10**16
 
 
 def without_cards(text: str) -> str:
-    """The text without numbers of cards."""
+    """Return the text without card numbers."""
     return _CARD.sub(lambda found: REDACTED if _checks(found[0]) else found[0], text)
 
 
 def is_card(number: int) -> bool:
-    """Whether a number is one of a card."""
+    """Return whether a number is a card number."""
     return _LEAST <= number < _MOST and (found := _CARD.fullmatch(str(number))) is not None and _checks(found[0])
 
 

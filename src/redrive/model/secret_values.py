@@ -1,4 +1,4 @@
-"""Values that stand behind the name of a secret in a text: where they end, and whether they are one."""
+"""Values after the name of a secret in a text: their extent, and the check whether they are secrets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from redrive.model.secret_keys import Secrecy, words_of_key
 from redrive.model.secret_patterns import REDACTED
 
 _MAX_RUN = 256
-"""So much of a value without quotes is looked at; the rest is hidden with it."""
+"""The maximum length of an unquoted value that is matched; the rest is hidden with it."""
 _AFTER_CHARS = 40
 _BEGINNING_CHARS, _END_CHARS = 1536, 512
-"""A longer value is judged by its beginning and its end. What is no secret as a whole, a path say, is shorter."""
+"""The parts by which a longer value is judged. Values that are no secrets as a whole, such as paths, are shorter."""
 _SCHEME = r"(?:bearer|basic|digest|token|apikey|negotiate|ntlm|key|aws4-hmac-sha256|sharedkey|bot)"
-# The repr of a value that hides itself, or does not.
+# The start of the repr of a wrapped value.
 _WRAPPED = r"(?:(?:Secret|Password|Token|Sensitive|ApiKey|Credential)\w{0,32}|str|bytes|bytearray|memoryview)\("
-# A quote that is escaped itself ends where as many backslashes stand before it, and no more.
+# An escaped quote ends at the next quote with the same number of backslashes.
 _QUOTED = (
     rf"(?:{_WRAPPED})?[bBeEfFnNrRuU]{{0,2}}(?:"
     r"""(?P<quote>["'`])(?P<plain>(?:(?!(?P=quote))(?:\\.|[^\r\n\\])){1,65536})"""
     r"""|(?P<escaped>\\{1,4}["'`]|&quot;|&#3[49];)(?P<inner>(?:(?!(?<!\\)(?P=escaped))[^\r\n]){1,65536}))"""
 )
-# Up to a space, or a sign after which something else begins.
+# Up to a space, or a sign after which something else starts.
 _RUN = (
     r"""(?:[^\s"'`\\,;&)}\]|<>]|\\(?!\w|["'`])"""
     r"""|[,;&)}\]|<>](?![\s,;&)}\]|"'`<>]|\Z|/?[\w.-]{1,64}+["']?[ \t]?[=:>]))"""
@@ -35,21 +35,21 @@ _VALUE = re.compile(
 )
 _REST = re.compile(r"""[^\s"'`]*+""")
 _LINE = re.compile(r"""[^\r\n"'`]*+""")
-# A line of a file of settings: a few words, and no other name with a value among them.
+# A line of a settings file: a few words without another pair of name and value.
 _FEW_WORDS = re.compile(r"""[^\s"'`=:,;]{1,256}+(?:[ \t][^\s"'`=:,;(]{1,64}+){1,5}(?=[ \t]*(?:\r?\n|\Z))""")
 _PARAMETERS = re.compile(r"""(?:,?[ \t]{0,3}[\w-]{1,32}=(?:"[^"\r\n]{0,512}+"|[^\s,"']{1,512}+)){1,16}""")
 _PHRASES = ("passphrase", "mnemonic", "seedphrase", "recoveryphrase")
 
 
 class Span(NamedTuple):
-    """Where something stands in a text."""
+    """A range of a text."""
 
     start: int
     end: int
 
 
 class Values:
-    """The values in one text. However many begin in a part of it, that is read to its end once."""
+    """The values in one text. A run of characters is scanned to its end once for any number of values in it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -57,7 +57,7 @@ class Values:
         self._line = _Reach(_LINE, text)
 
     def secret_at(self, at: int, secrecy: Secrecy, name: str, *, whole_line: bool = False) -> Span | None:
-        """The value that begins here, if it is a secret. With `whole_line` it may be several words."""
+        """Return the value that starts here, if it is a secret. With `whole_line` it may be several words."""
         text = self.text
         found = None if secrecy is Secrecy.NONE or text.startswith(REDACTED, at) else _VALUE.match(text, at)
         if found is None:
@@ -88,7 +88,7 @@ class Values:
         return Span(start, end if more is None else max(end, more.end()))
 
     def _judged(self, span: Span) -> str:
-        """So much of a value that what is more changes nothing."""
+        """Return the part of a value that is sufficient to judge it."""
         start, end = span
         if end - start <= _BEGINNING_CHARS + _END_CHARS:
             return self.text[start:end]
@@ -96,14 +96,14 @@ class Values:
 
 
 class _Reach:
-    """How far characters of a kind go on in a text."""
+    """The extent of runs of characters of one kind in a text, with the last one cached."""
 
     def __init__(self, pattern: re.Pattern[str], text: str) -> None:
         self._pattern, self._text = pattern, text
         self._known = Span(1, 0)
 
     def end(self, at: int) -> int:
-        """The first position at or behind this one that has another character."""
+        """Return the first position at or after this one with another character."""
         if not self._known.start <= at <= self._known.end:
             found = self._pattern.match(self._text, at)
             self._known = Span(at, at if found is None else found.end())
@@ -111,13 +111,13 @@ class _Reach:
 
 
 def quoted_or_run(text: str, at: int) -> Span | None:
-    """The value that begins here, whatever it is."""
+    """Return the value that starts here, of any kind."""
     found = _VALUE.match(text, at)
     return None if found is None else _quoted(found) if found["run"] is None else Span(*found.span("run"))
 
 
 def random_run(text: str, at: int) -> Span | None:
-    """The value that begins here, if it is long and random."""
+    """Return the value that starts here, if it is long and random."""
     found = _VALUE.match(text, at)
     return Span(*found.span("run")) if found and found["run"] and is_random(found["run"], 16) else None
 
@@ -131,7 +131,7 @@ def _is_said_of_cookie(name: str, run: str) -> bool:
 
 
 def _is_same_name(name: str, value: str) -> bool:
-    """Whether it is a name again: `self.password = password`, `--api-key API_KEY`, `secret = excluded.secret`."""
+    """Return whether it repeats the name: `self.password = password`, `--api-key API_KEY`, `secret = other.secret`."""
     words, named = words_of_key(value[:64]), words_of_key(name)
     if not words or not named or not value.replace("_", "").replace(".", "").isalpha():
         return False
@@ -139,7 +139,7 @@ def _is_same_name(name: str, value: str) -> bool:
 
 
 def is_secret_text(value: str, secrecy: Secrecy, bare: bool = False) -> bool:
-    """Whether a text under a key is a secret. `bare` is one without quotes, which may be a word of a sentence."""
+    """Return whether a text value is a secret. `bare` is one without quotes, which may be a word of a sentence."""
     if secrecy is Secrecy.NONE or not value.strip() or value.startswith(REDACTED):
         return False
     if is_said(value) or is_placeholder(value):
@@ -157,11 +157,11 @@ def is_secret_text(value: str, secrecy: Secrecy, bare: bool = False) -> bool:
 
 
 def is_count(value: str) -> bool:
-    """Whether it is a number that is too short for a secret."""
+    """Return whether it is a number that is too short for a secret."""
     return value.isdigit() and len(value) < 3
 
 
 def is_code_number(value: str) -> bool:
-    """Whether it is what people type in to prove who they are: 3 to 10 digits, in groups or not."""
+    """Return whether it is a code for authentication: 3 to 10 digits, possibly in groups."""
     digits = value.rstrip(".!?").replace(" ", "").replace("-", "")
     return digits.isdigit() and 3 <= len(digits) <= 10

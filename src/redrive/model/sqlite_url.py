@@ -1,4 +1,4 @@
-"""The URL of a SQLite file: `sqlite:///jobs.db`, with `?mode=0660` where a group shares it."""
+"""The URL of a SQLite file: `sqlite:///jobs.db`, with `?mode=0660` if a group shares it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from redrive.model.url import redact_url
 
 PREFIX = "sqlite:///"
 OWNER_ONLY = 0o600
-"""Who may read and write a file that Redrive creates: its owner alone."""
+"""The default mode of files that Redrive creates: only the owner may read and write."""
 _READ_AND_WRITE = 0o666
 
 
 class SQLiteFile(NamedTuple):
-    """What a URL says about a file."""
+    """The path and the mode in a URL."""
 
     path: str
     mode: int = OWNER_ONLY
-    """Who may read and write the files that are created, as for `chmod`."""
+    """The permissions of files that are created, as for `chmod`."""
 
 
 def parse_sqlite_url(url: str) -> SQLiteFile:
-    """The file that a URL names, as it is written there."""
+    """Return the file of a URL, with a relative path kept relative. Raise InvalidInput if the URL is not valid."""
     parts = urlsplit(url)
     path = unquote(parts.path[1:])
     if path == ":memory:":
@@ -41,7 +41,7 @@ def parse_sqlite_url(url: str) -> SQLiteFile:
 
 
 def absolute_sqlite_url(url: str, folder: PurePath) -> str:
-    """The URL with the whole path of its file, which is in this folder; any other URL as it is."""
+    """Return the URL with an absolute path, relative to this folder; any other URL unchanged."""
     path, mark, options = url.removeprefix(PREFIX).partition("?")
     if not url.startswith(PREFIX) or not path or unquote(path).startswith("/"):
         return url
@@ -49,12 +49,12 @@ def absolute_sqlite_url(url: str, folder: PurePath) -> str:
 
 
 def lock_mode(mode: int) -> int:
-    """Who may use the lock of a database with this mode: those who may write to it. To read a file is to lock it."""
+    """Return the mode of the lock file: only for users who may write to the database, because read access can lock."""
     return OWNER_ONLY | (0o060 if mode & 0o020 else 0) | (0o006 if mode & 0o002 else 0)
 
 
 def _mode(text: str) -> int:
-    """A mode as chmod takes it. The owner must be able to use the file, and nobody executes it."""
+    """Parse a mode as for chmod. The owner must be able to read and write; no execute bits are allowed."""
     if len(text) in (3, 4) and set(text) <= set("01234567"):
         mode = int(text, 8)
         if mode & OWNER_ONLY == OWNER_ONLY and mode | _READ_AND_WRITE == _READ_AND_WRITE:

@@ -1,7 +1,7 @@
-"""The life of an item as data: which verb takes an item from which status to which.
+"""The state machine of an item as data: the transitions between statuses by each verb.
 
-The rules of the stores interpret this table. None stands for an item that
-does not exist: before it is put, and after it was removed.
+The rules of the stores interpret this table. None is the state of an item that does not exist: before it is put, and
+after it was removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from redrive.model.item import WAITING_STATUSES, Status
 
 
 class Verb(StrEnum):
-    """Everything that changes the status of an item."""
+    """The verbs that change the status of an item."""
 
     PUT = "put"
     LEASE = "lease"
@@ -21,32 +21,32 @@ class Verb(StrEnum):
     FAIL = "fail"
     RELEASE = "release"
     LOSE = "lose"
-    """The lease ran out and a sweep took it."""
+    """A sweep reclaims an expired lease."""
     EXPIRE = "expire"
-    """The expire deadline passed while nobody worked on it."""
+    """The expire deadline passed while the item was not leased."""
     PROMOTE = "promote"
-    """The next attempt of a failed item has come due."""
+    """The next attempt of a failed item is due."""
     BURY = "bury"
     RETRY = "retry"
-    """By hand: try it again, where it is."""
+    """An operator retries it, in its queue."""
     REDRIVE = "redrive"
-    """By hand: bring a dead letter back to work, where it is or where it came from."""
+    """An operator redrives a dead letter, in its queue or in the queue that it came from."""
     DONE = "done"
-    """By hand: take it as completed."""
+    """An operator marks it as completed."""
     DROP = "drop"
-    """By hand: into the archive, from where it is removed after `keep_dropped`."""
+    """An operator drops it into the archive, from which it is removed after `keep_dropped`."""
     UNDO = "undo"
-    """By hand: undo a redrive of an item that was not leased since, or a drop."""
+    """An operator undoes a drop, or a redrive of an item that was not leased since."""
     MOVE = "move"
-    """By hand: to another queue."""
+    """An operator moves it to another queue."""
     RESCHEDULE = "reschedule"
-    """An operator changes from when an item that waits may be leased."""
+    """An operator changes the instant from which a pending or failed item may be leased."""
     ARCHIVE = "archive"
     RESTORE = "restore"
     PURGE = "purge"
-    """By hand or by a rule: remove an archived item for good."""
+    """An operator or a rule removes an archived item permanently."""
     FINISH_MOVE = "leave"
-    """It has arrived in another store, and is removed from this one."""
+    """An item that has arrived in another store is removed from this one."""
 
 
 _REMOVED = None
@@ -80,12 +80,12 @@ TRANSITIONS: dict[Verb, tuple[tuple[Status | None, ...], tuple[Status | None, ..
 """verb → (statuses it applies to, statuses it leads to).
 
 A dead item that moves to its dead queue is *pending* there. Failed and dead items are leased by id only; one that was
-dead is completed, or dead again. Redrive applies to pending and failed items
-only where those are dead letters: items with a death record in a queue that is or was a dead queue.
-Restore leads back to the status that the item was archived from, and so does undo of a drop. A drop removes the item
-where `keep_dropped` is 0.
-With `force`, the verbs by hand also apply to an active item, whose lease is revoked first; and drop to one that is
-moving, which it removes: nothing else is left where the other store is gone.
+dead is completed, or dead again. Redrive applies to pending and failed items only if they are dead letters: items with
+a death record in a queue that is or was a dead queue.
+Restore returns an item to the status from which it was archived, and so does undo of a drop. A drop removes the item
+if `keep_dropped` is 0.
+With `force`, manual verbs also apply to an active item, whose lease is revoked first. With `force`, drop also removes
+an item that is moving, which is the only way if the other store no longer exists.
 """
 
 MANUAL_VERBS = frozenset(
@@ -104,23 +104,23 @@ MANUAL_VERBS = frozenset(
         Verb.PURGE,
     }
 )
-"""Verbs a person may use without a token."""
+"""The verbs that an operator may use without a lease token."""
 
 
 REVIVING_VERBS = frozenset({Verb.REDRIVE, Verb.RETRY})
-"""Verbs after which a dead item is worked on again."""
+"""The verbs after which a dead item is delivered again."""
 VERBS_WITH_TARGET = frozenset({Verb.REDRIVE, Verb.MOVE})
-"""Verbs that can take an item to a queue that is named."""
+"""The verbs that accept a target queue."""
 
 
 @cache
 def allowed_from(verb: Verb) -> tuple[Status, ...]:
-    """The statuses a verb applies to."""
+    """Return the statuses that a verb applies to."""
     return tuple(status for status in TRANSITIONS[verb][0] if status is not None)
 
 
 def check_transition(verb: Verb, before: Status | None, after: Status | None, *, forced: bool = False) -> None:
-    """Assert that the table of the model has this change. `forced`: a person revokes the lease of an active item."""
+    """Assert that the table has this transition. `forced`: an operator revokes the lease, or drops a moving item."""
     sources, targets = TRANSITIONS[verb]
     revoked = forced and verb in MANUAL_VERBS and before is Status.ACTIVE
     given_up = forced and verb is Verb.DROP and before is Status.MOVING

@@ -1,4 +1,4 @@
-"""Text for storage, terminals and logs: cleaned, values formatted for people, and the nearest known word suggested."""
+"""Text for storage, terminals and logs: cleaning, formatting of values, and suggestions for misspelt words."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from redrive.model.duration import MILLISECOND, MINUTE, SECOND, format_duration
 from redrive.model.limits import KIB
 
 MAX_TYPE_BYTES = 256
-"""Of the name of a type, a worker or a host."""
+"""The maximum length of the name of a type, a worker or a host."""
 MAX_TEXT_BYTES = 8 * KIB
-"""Of an error, or a note."""
+"""The maximum length of the text of an error, or of a note."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours and cursor movements
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links, device strings
-    r"|\x1b[ -/]*[0-~]?|[\x9b\x9c]"  # anything else that begins with an escape
+    r"|\x1b[ -/]*[0-~]?|[\x9b\x9c]"  # any other text that starts with an escape
 )
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def clean_text(text: str, limit: int) -> str:
-    """The text as every store, terminal and log can hold it, in at most `limit` bytes: long ones lose their middle."""
+    """Return the text in a form for every store, terminal and log, in at most `limit` bytes: the middle is cut out."""
     size = len(text)
     if size > limit:
-        # Cut before looking closely, so that 50 MB cost no more than 8 KiB.
+        # Cut before the detailed checks, so that 50 MB cost no more than 8 KiB.
         text = text[:limit] + text[-limit:]
-    # Two scans at the speed of memory decide for nearly every text that there is nothing to do.
+    # Two scans at the speed of memory are sufficient for nearly every text.
     if "\x1b" in text or "\0" in text or not text.isascii():
         text = _UNSTORABLE.sub(_REPLACEMENT, _ESCAPE.sub("", text))
     elif size <= limit:
@@ -44,11 +44,11 @@ def clean_text(text: str, limit: int) -> str:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """The text with escapes such as `\\x1b` and `\\u202e` in place of all that cannot be seen in it, but for `keep`.
+    """Return the text with escapes such as `\\x1b` and `\\u202e` for all invisible characters except those in `keep`.
 
-    Neither in a terminal nor in a log does it then move a cursor, end a line, turn the direction of reading, or hide.
-    These are the control characters of ASCII and ISO 8859, formatting characters such as those of bidirectional text,
-    separators but the space, and lone surrogates.
+    In a terminal or a log it then cannot move a cursor, end a line, change the direction of reading, or hide text.
+    Invisible are the control characters of ASCII and ISO 8859, formatting characters such as those of bidirectional
+    text, separators except the space, and lone surrogates.
     """
     if text.isprintable():
         return text
@@ -56,7 +56,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def visible_json(text: str) -> str:
-    """JSON that means the same, and in which everything can be seen but its line ends."""
+    """Return equivalent JSON with escapes for all invisible characters except its line ends."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else _json_escape(char) for char in text)
@@ -77,24 +77,24 @@ def _without_middle(data: bytes, limit: int, size: int) -> str:
 
 
 def format_instant(at: Instant) -> str:
-    """An instant to the second, as in `2026-07-01 03:12:55 UTC`."""
+    """Return an instant to the second, as in `2026-07-01 03:12:55 UTC`."""
     return f"{datetime.fromtimestamp(at // 1_000_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def to_rfc3339(at: int) -> str:
-    """An instant as JSON has it, RFC 3339 with microseconds, as in `2026-07-01T03:12:55.000123Z`."""
+    """Return an instant for JSON, RFC 3339 with microseconds, as in `2026-07-01T03:12:55.000123Z`."""
     seconds, microseconds = divmod(at, SECOND)
     return f"{_second(seconds)}.{microseconds:06}Z"
 
 
-# Most instants of an answer are of the same second, or of a few.
+# Cached, because most instants of a response are in the same few seconds.
 @lru_cache(maxsize=1024)
 def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def format_elapsed(duration: int) -> str:
-    """A duration in few digits, as in `1.2 s`, `340 ms` and `2m5s`."""
+    """Return a duration in few digits, as in `1.2 s`, `340 ms` and `2m5s`."""
     if duration >= MINUTE:
         return format_duration(duration // SECOND * SECOND)
     unit, name = (SECOND, "s") if duration >= SECOND else (MILLISECOND, "ms")
@@ -102,7 +102,7 @@ def format_elapsed(duration: int) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes in few digits, as in `512 MiB`."""
+    """Return a number of bytes in few digits, as in `512 MiB`."""
     amount, unit = float(count), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -116,28 +116,28 @@ def _few_digits(amount: float) -> str:
 
 
 def format_counts(counts: Mapping[str, int]) -> str:
-    """Names with their numbers, as in `orders 78, mails 20`."""
+    """Return names with their numbers, as in `orders 78, mails 20`."""
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def pluralize(count: int, what: str) -> str:
-    """A number of things, as in `1 item` and `1,000 items`."""
+    """Return a number with its noun, as in `1 item` and `1,000 items`."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def join_lines(*parts: str | None) -> str:
-    """The parts that there are, one on a line, all but the first indented."""
+    """Return the non-empty parts, one on each line, all but the first indented."""
     return "\n  ".join(part for part in parts if part)
 
 
 _NEAR = 0.7
-"""How alike two words are, from 0 to 1: one letter wrong in four still is."""
+"""The minimum similarity of two words, from 0 to 1: one wrong letter in four is accepted."""
 
 
 def suggest(word: object, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """What to say behind a mistaken word, as in ` (did you mean attempts?)`; nothing where no known one is near.
+    """Return a suggestion to append to an unknown word, as in ` (did you mean attempts?)`; empty if none is near.
 
-    `elsewhere` are words that other programs have for the same, each with the one that is known here.
+    `elsewhere` maps words of other programs to the equivalent known ones.
     """
     if not isinstance(word, str):
         return ""

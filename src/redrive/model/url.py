@@ -1,7 +1,7 @@
-"""Addresses of stores and servers as they may be shown: every message, log line and `repr` takes them from here.
+"""Redacted addresses of stores and servers, for every message, log line and `repr`.
 
-Only what is known to be harmless is shown. Where the parts of an address cannot be separated, because a password has a
-`?` in it or the host is missing, nothing is shown but the scheme.
+Only parts that are known to be harmless are shown. If the parts of an address cannot be separated, because a password
+contains a `?` or the host is missing, only the scheme is shown.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from redrive.model.redact import redact_text
 from redrive.model.secret_patterns import REDACTED
 
 ENCODED = "in a user or password, write @ as %40, / as %2F, : as %3A, ? as %3F and # as %23"
-"""What to do about an address that cannot be read."""
+"""The advice for an address that cannot be parsed."""
 SERVER_SCHEMES = ("http", "https")
-"""Schemes of a store that is a server."""
+"""The schemes of a Redrive server."""
 MAX_SHOWN_CHARS = 200
 MAX_READ_CHARS = 4_096
-"""What is longer is not looked at, and not shown."""
+"""The maximum length of an address that is parsed; of a longer one only the scheme is shown."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})(:(?://)?)")
 _SCHEMES = (
     "http",
@@ -34,7 +34,7 @@ _SCHEMES = (
     "valkeys",
 )
 _WITH_USERS = ("postgres", "postgresql", "redis", "rediss", "valkey", "valkeys")
-"""Schemes whose users are shown: of others, the user may be the secret."""
+"""The schemes whose users are shown: for others, the user may be a secret."""
 _VARIABLE = r"\$\{\w+\}"
 _HOST = rf"(?:\[[\w:.%]*\]|(?:[\w.%-]|{_VARIABLE})*)(?::(?:\d{{1,5}}|{_VARIABLE})?)?"
 _PARTS = re.compile(
@@ -44,7 +44,7 @@ _PARTS = re.compile(
 )
 _FILE = re.compile(r"(?P<place>/(?!.*:.*@)[^?#]*)(?:\?(?P<query>[^@#]*))?", re.DOTALL)
 _PLAIN = re.compile(r"[\w./ -]*")
-"""A text without a scheme that is the path of a file, or a word."""
+"""The path of a file, or a word, without a scheme."""
 _VALUE = re.compile(r"[\w.,:/~%+-]*")
 _HARMLESS = frozenset(
     (
@@ -56,11 +56,11 @@ _HARMLESS = frozenset(
         *("socket_keepalive", "socket_timeout", "ssl_ca_certs", "ssl_cert_reqs", "ssl_check_hostname", "username"),
     )
 )
-"""Parameters whose values are shown."""
+"""The parameters whose values are shown."""
 
 
 def redact_url(url: object) -> str:
-    """Return an address without passwords and parameters that may be secret; only its scheme where that is unsafe."""
+    """Return an address without passwords and parameters that may be secret; only its scheme if that is unsafe."""
     if not isinstance(url, str):
         return type(url).__name__  # its own repr may show everything
     scheme, delimiter = _scheme_of(url)
@@ -76,7 +76,7 @@ def redact_url(url: object) -> str:
 
 
 def strip_password(url: str) -> str | None:
-    """Return an address without its password, to be passed on; None where it may have a secret somewhere else."""
+    """Return an address without its password, to be passed on; None if another part may be a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -87,7 +87,7 @@ def strip_password(url: str) -> str | None:
 
 
 def _scheme_of(url: str) -> tuple[str, str]:
-    """The scheme and what follows it. Of a text without `//`, a word before a colon may be anything."""
+    """Return the scheme and its delimiter. Without `//`, only known schemes count: the word may be a user."""
     found = _SCHEME.match(url.strip())
     if found is None or (found[2] == ":" and found[1].lower() not in _SCHEMES):
         return "", ""

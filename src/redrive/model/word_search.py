@@ -1,19 +1,19 @@
-"""One expression that finds any of many words: a text is looked through once, however many words there are."""
+"""One regular expression that finds any of many words in a single scan of the text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# The letters and signs of tracebacks, payloads and messages, the most frequent first.
+# The characters of tracebacks, payloads and messages, the most frequent first.
 _FREQUENT = 'etrsinloap/"c,u.dhy:1_mg0fbk(39)42v-w78T=S{}B65A'
 
 
 def any_of(words: Iterable[tuple[str, str]]) -> re.Pattern[str]:
-    """Finds a place in each text that has one of these words, with what the expression beside the word asks for there.
+    """Return a pattern that matches in each text with one of these words, next to a match of the expression beside it.
 
-    What it finds begins at a letter inside the word: the search stops at each letter with which something could begin,
-    so that these are few and rare.
+    A match starts at a letter inside the word: the search stops at each possible first letter, so these are chosen to
+    be few and rare.
     """
     words = list(words)
     letters = _few_letters([word for word, _ in words])
@@ -21,7 +21,7 @@ def any_of(words: Iterable[tuple[str, str]]) -> re.Pattern[str]:
 
 
 def _few_letters(words: list[str]) -> set[str]:
-    """Letters of which each word has one. Words that have frequent letters only come first; others share theirs."""
+    """Return letters of which each word has one. Words with frequent letters only are first; others share theirs."""
     letters: set[str] = set()
     for word in sorted(words, key=lambda word: max(map(_rarity, word))):
         if letters.isdisjoint(word):
@@ -39,7 +39,7 @@ def _rarity(letter: str) -> int:
 
 
 def _branches(words: list[tuple[str, str]]) -> str:
-    """Words that begin alike share their beginning, so that each letter of the text is looked at once."""
+    """Return an expression in which words with the same prefix share it, so that each letter is compared once."""
     longer: dict[str, list[tuple[str, str]]] = {}
     for word, near in words:
         if word:

@@ -1,4 +1,4 @@
-"""Workers as they announce themselves."""
+"""The registration of workers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from redrive.clock import Instant
 from redrive.model.text import format_instant
 
 TASK_HEADER = "task"
-"""The header that names the task which an item is for."""
+"""The header with the name of an item's task."""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
-    """A worker that is alive, as it said itself when it was last heard of."""
+    """A live worker, as of its last report."""
 
     name: str
-    """The one under which it leases."""
+    """The name under which it leases."""
     host: str
     pid: int
     queues: tuple[str, ...]
     handlers: tuple[str, ...] | None
-    """The tasks it knows. None: more than it could name, or whatever comes."""
+    """The tasks that it has handlers for. None: any, or too many to list."""
     versions: Mapping[str, str]
-    """Of `redrive`, `python`, and the `app` where it has one."""
+    """The versions of `redrive`, `python`, and the `app` if it has one."""
     started_at: Instant
     concurrency: int
-    """How many items it works on at a time."""
+    """The maximum number of items that it works on concurrently."""
     running: int = 0
-    """How many it worked on when it said so."""
+    """The number of items that it worked on at the time of the report."""
     seen_at: Instant | None = None
-    """When it said so."""
+    """The instant of the report."""
 
     def __str__(self) -> str:
         queues = ", ".join(self.queues) or "no queue"
@@ -42,7 +42,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
 
 def handlers_by_queue(workers: tuple[WorkerInfo, ...]) -> dict[str, frozenset[str] | None]:
-    """The tasks that the workers of each queue know between them; None where some may know any."""
+    """Return the tasks that the workers of each queue handle together; None if one of them may handle any."""
     known: dict[str, frozenset[str] | None] = {}
     for worker in workers:
         for queue in worker.queues:

@@ -1,1 +1,1 @@
-"""The broker over HTTP, as an ASGI application that runs by itself or inside another one."""
+"""The broker over HTTP, as an ASGI application: a separate server, or mounted in another application."""

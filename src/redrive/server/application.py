@@ -1,4 +1,4 @@
-"""A server as one call makes it: a store by its URL, every route, and who may call.
+"""A complete server in one call: the store by its URL, all routes, and authentication.
 
 from redrive.server.application import application
 
@@ -33,19 +33,19 @@ def application(
     max_dead: int | None = None,
     **options: Unpack[BrokerOptions],
 ) -> Server:
-    """A server of all namespaces of a store, each opened when it is first asked for.
+    """Return a server of all namespaces of a store; each opens when it is first used.
 
-    access: who may call; without, whoever has one of the tokens that are in the store, and anybody until there is one.
-    hosts: names that it answers to beside addresses and localhost, where no token is asked for; None: to any.
+    access: authenticates callers. By default: the tokens in the store; without any token, every caller is admitted.
+    hosts: host names to answer to besides addresses and localhost, while no token is required; None: any name.
     max_dead: with more dead letters in a namespace than this, health is degraded.
     The options are those of `connect`.
 
-    Where it is mounted in another application, call `close` when that ends.
+    If it is mounted in another application, call `close` when that one ends.
     """
 
     def open_one(namespace: str) -> AsyncBroker:
         broker = connect_async(url, namespace=namespace, **options)
-        _ = broker.metrics  # from now on it counts
+        _ = broker.metrics  # creates them, so that counting starts now
         return broker
 
     brokers = BrokerPool(open_one)

@@ -1,4 +1,4 @@
-"""The ASGI application: from bytes to a route and back. Everything that every call has in common is here."""
+"""The ASGI application: from request bytes to a route, and back. It contains all that calls have in common."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ from redrive.telemetry.metrics import Metrics, Sample
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Page = Callable[["Server", Mapping[bytes, bytes]], Awaitable[Response]]
-"""What is shown at a path that is read with GET."""
+"""The handler of a path that is read with GET."""
 
 PREFIX = "/v1/"
 LOGGED_AGAIN_SECONDS = 10.0
-"""However many requests are refused for one reason, the log says so no more often."""
+"""Minimum seconds between two log entries about requests refused for the same reason."""
 ANSWER = "redrive.answer"
-"""The key of a scope under which our own connection has what writes a whole answer in one go."""
+"""The scope key of a function by which our own connection class writes a whole response with one call."""
 ABORT = "redrive.abort"
-"""The key of a scope under which our own connection has what ends it, whatever is still to be written."""
+"""The scope key of a function that aborts our own connection, regardless of pending output."""
 IS_GONE = "redrive.is_gone"
-"""The key of a scope under which our own connection has what finds out whether the client can read no answer."""
+"""The scope key of a function of our own connection that returns whether the client can no longer read a response."""
 _DRAIN_SECONDS = 0.01
 _log = events.logger("redrive.server")
 
 
 class Server:
-    """Serves the routes it is given. Mount it in another application, or run it by itself.
+    """An ASGI application that serves routes. Mount it in another application, or run it alone.
 
-    `sites` are the names that it answers to where it asks for no token. `max_dead` is how many dead letters a
-    namespace may have before health is degraded.
+    `sites` are the host names that it answers to while it requires no token. With more than `max_dead` dead letters in
+    a namespace, health is degraded.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Server:
         self.sites = sites or AllowedHosts()
         self.max_dead = max_dead
         self.stopping = asyncio.Event()
-        """Set when no new work is given out: whoever waits is answered."""
+        """Set when no new work is handed out: pending long polls are answered."""
         self.waiting = LongPolls(self.limits.max_long_polls)
         self.metrics = Metrics()
         self.metrics.watch(self._counted)
-        # Of their own: where all threads of the loop are busy with slow queries, the store answers all the same.
+        # Separate threads: health checks still reach the store while slow queries use all threads of the loop.
         self.health_threads = ThreadPoolExecutor(4, "redrive-health")
         self._pages = dict(pages or {})
         self.bodies = BodyBudget()
@@ -102,13 +102,13 @@ class Server:
             for path, served in self._served.items()
             if served.route.direct
         }
-        """By path, those whose requests a connection may hand to the committer itself."""
+        """Routes by path whose requests a connection may submit to the committer directly."""
         self.direct_requests = 0
-        """Requests that went that way and are not answered yet."""
+        """Requests on the direct path that are not answered yet."""
         self._pages_tally = RequestTally("", self.metrics.distribution(names.HTTP_SECONDS, ("",)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection of ASGI: a request, or the life of the server."""
+        """Handle one ASGI connection: a request, or the lifespan of the server."""
         if scope["type"] != "http":
             await self._other(scope, receive, send)
             return
@@ -135,14 +135,14 @@ class Server:
         await self.respond(scope, send, response)
 
     def stop(self) -> None:
-        """Give out no new work, and answer whoever waits. What runs goes on."""
+        """Hand out no new work and answer pending long polls. Running requests continue."""
         self.stopping.set()
         self.waiting.stop()
 
     async def close(self) -> None:
-        """Answer whoever waits, and close the brokers: each finishes what it accepted. Twice is no error."""
+        """Answer pending long polls and close the brokers: each finishes what it accepted. Idempotent."""
         self.stop()
-        while self.direct_requests:  # no task is behind them that could be awaited
+        while self.direct_requests:  # they have no task that could be awaited
             await asyncio.sleep(_DRAIN_SECONDS)
         await self.access.close()
         await self.brokers.close()
@@ -152,7 +152,7 @@ class Server:
         headers = dict(scope["headers"])
         principal = await self.access.identify(headers)
         self.check_headers(served, principal, headers)
-        # Until it is answered: that may take as long as the store takes.
+        # Held until the response, which may take as long as the store takes.
         hold = RequestResources(self.bodies, principal.name)
         try:
             return await self._carried_out(served, headers, principal, receive, hold, scope.get(IS_GONE))
@@ -160,14 +160,14 @@ class Server:
             hold.end()
 
     def check_headers(self, served: ServedRoute, principal: Principal, headers: Mapping[bytes, bytes]) -> None:
-        """Raise where a call is refused before its body is read: it comes from another site, or is of another type."""
+        """Raise if a call from another site, or with another content type, must be refused before its body is read."""
         if principal.name is None:
             self.sites.check_call(headers)
         if headers.get(b"content-type") != served.content_type:
             served.check_content_type(headers)
 
     def decode_call(self, served: ServedRoute, principal: Principal, namespace: str, body: bytes) -> Any:
-        """The call that a body of JSON is. Raises `InvalidInput`, `RequestTooLarge` and `Forbidden`."""
+        """Return the call in a JSON body. Raises `InvalidInput`, `RequestTooLarge` and `Forbidden`."""
         call, permission = served.decode(body, self.limits.values), served.route.permission
         if principal is not UNAUTHENTICATED_ADMIN and not principal.may_somewhere(permission, namespace):
             raise Forbidden(permission, namespace)
@@ -188,7 +188,7 @@ class Server:
         call: Any = body
         if is_json:
             call = self.decode_call(served, principal, namespace, body)
-            body = b""  # what the call keeps of it is in the call
+            body = b""  # frees the memory; the call holds all that it needs
         elif not principal.may_enter(namespace):
             raise Forbidden(route.permission, namespace)
         unbound = await self.brokers.acquire(namespace, hold)
@@ -214,7 +214,7 @@ class Server:
         return response_of(answer)
 
     async def _looked(self, path: str, served: ServedRoute | None, scope: Scope) -> Response:
-        """What is no call: a page, or a mistake."""
+        """Answer a request that is not a call: a page, or an error."""
         method = scope["method"]
         if served is not None:
             return http_error(405, "method_not_allowed", "calls are made with POST", ((b"allow", b"POST"),))
@@ -228,7 +228,7 @@ class Server:
         return await page(self, dict(scope["headers"]))
 
     async def asks_for_tokens(self) -> bool:
-        """Whether nobody is let in without a token."""
+        """Return whether every caller needs a token."""
         try:
             await self.access.identify({})
         except Unauthorized:
@@ -236,14 +236,14 @@ class Server:
         return False
 
     async def admitted(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """Who asks for a page. Raises `Unauthorized`, and `HostNotAllowed` where no token is asked for."""
+        """Return the principal that requests a page. Raises `Unauthorized`; without tokens, `HostNotAllowed`."""
         principal = await self.access.identify(dict(headers))
         if principal.name is None:
             self.sites.check(headers)
         return principal
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive, hold: RequestResources) -> bytes:
-        """The whole body, within the limits."""
+        """Return the whole body. Raises `RequestTooLarge`, and `Busy` if all requests together use too much memory."""
         declared = headers.get(b"content-length")
         if declared is not None and not (declared.isdigit() and int(declared[:20]) <= self.limits.max_body_bytes):
             raise RequestTooLarge("the body of the request", self.limits.max_body_bytes)
@@ -259,7 +259,7 @@ class Server:
     async def _slow_body(
         self, message: Any, waiting: Awaitable[Any] | None, receive: Receive, hold: RequestResources
     ) -> bytes:
-        """The body of a request that is not there at once."""
+        """Return the body of a request that has not arrived completely, within `body_seconds`."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -282,7 +282,7 @@ class Server:
             raise RequestTimeout(self.limits.body_seconds) from None
 
     def refused(self, error: RedriveError) -> Response:
-        """The answer to a call that was refused."""
+        """Return the response to a refused call. Log overload and store errors, but not more often than allowed."""
         if isinstance(error, Overloaded) and self._is_news("overloaded"):
             _log.warning("overloaded", error=str(error), waiting=len(self.waiting))
         elif isinstance(error, StoreError) and self._is_news("store_refused"):
@@ -290,7 +290,7 @@ class Server:
         return refusal(error)
 
     def _is_news(self, event: str) -> bool:
-        """Whether the log has not said so lately."""
+        """Return whether the log has no recent entry of that event; record that it has one now."""
         now = perf_counter()
         if now - self._logged_at.get(event, float("-inf")) < LOGGED_AGAIN_SECONDS:
             return False
@@ -298,13 +298,13 @@ class Server:
         return True
 
     def broken(self, path: str | None) -> Response:
-        """Something that nobody foresaw. Only the id is told; the log has the rest under it."""
+        """Return the response to an unexpected error. It contains only an id; the log has the details under that id."""
         id = secrets.token_hex(8)
         _log.exception("request_internal_error", id=id, path=path)
         return http_error(500, "internal", "internal error", details={"id": id})
 
     async def respond(self, scope: Scope, send: Send, response: Response) -> None:
-        """Send a response, in one go where it is of the usual kind."""
+        """Send a response; with one call if it is a usual one."""
         body, head = response.body, usual_head(response)
         write = None if head is None or scope["method"] == "HEAD" else scope.get(ANSWER)
         if write is not None and write(response.status, head, body):
@@ -323,17 +323,17 @@ class Server:
             return
         try:
             async with asyncio.timeout(self.limits.answer_seconds):
-                for start in range(0, len(body), LARGE_ANSWER):  # each part waits until those before it are read
+                for start in range(0, len(body), LARGE_ANSWER):  # each send waits until earlier parts have been read
                     part = body[start : start + LARGE_ANSWER]
                     await send({"type": "http.response.body", "body": part, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
-        except TimeoutError:  # whoever does not read it has no use for it
+        except TimeoutError:  # the client does not read
             abort = scope.get(ABORT)
             if abort is not None:
                 abort()
 
     def _counted(self) -> Iterator[Sample]:
-        """How many requests were answered, for metrics."""
+        """Yield the numbers of answered requests and of waiting ones, for metrics."""
         for tally in (*(served.tally for served in self._served.values()), self._pages_tally):
             for status, count in tuple(tally.statuses.items()):
                 yield Sample(names.HTTP_REQUESTS, (tally.call, str(status)), count)
@@ -357,10 +357,10 @@ class Server:
 
 
 def _path_of(scope: Scope) -> str:
-    """The path within this application, also where it is mounted below another, as it came.
+    """Return the path within this application, also if it is mounted below another one, without decoding.
 
-    No path here needs percent-encoding. One that has some is not decoded: what stands in front of the server and lets
-    paths through, or not, may see in it another path than the one that it would become.
+    No path here needs percent-encoding. An encoded path is not decoded: a proxy in front of the server that filters
+    paths may read it as another path than the decoded one.
     """
     path: str = scope["path"]
     root: str = scope.get("root_path", "")

@@ -1,4 +1,4 @@
-"""The gate: from the header of a request to who calls. Tokens are known by heart, and read anew every second."""
+"""Authentication: from the headers of a request to its principal. Tokens are cached, and read again every second."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from redrive.telemetry.metrics import TOKENS_REFUSED
 _log = events.logger("redrive.server")
 
 READ_AGAIN_SECONDS = 0.5
-"""What was read longer ago is read anew, while requests go on with what is known."""
+"""Age in seconds after which tokens are read again, while requests continue with the cached ones."""
 STALE_SECONDS = 1.0
-"""What was read longer ago lets nobody in before it was read anew: a token that was revoked is refused by then."""
+"""Age in seconds after which requests wait until tokens are read again: a revoked token is refused by then."""
 PATIENCE_SECONDS = 1.0
-"""How long a request waits for a store that does not answer."""
+"""Seconds that a request waits for a store that does not answer."""
 GRACE_SECONDS = 30.0
-"""For so long a store may fail to answer, and the tokens last known go on. Then nobody is let in."""
+"""Seconds for which cached tokens stay valid while the store fails to answer. Then every request is refused."""
 PENALTY_SECONDS = 0.25
-"""How long whoever brings a wrong token waits for the answer."""
+"""Seconds that the response to a wrong token is delayed."""
 MAX_PENALTIES = 200
-"""So many wait at once; more wrong tokens are told at once to come again. With the penalty it bounds guessing."""
+"""Maximum number of delayed responses; further wrong tokens are immediately refused with `Busy`. Limits guessing."""
 MAX_VERIFIED = 1_000
-"""Headers with a right token that are known without checking it again, until tokens are read again."""
+"""Maximum number of valid headers that are cached until tokens are read again."""
 LOG_EVERY_SECONDS = 10.0
-"""The log has a line for all wrong tokens of such a time."""
+"""Seconds between log entries about wrong tokens; each has their number."""
 
 _SCHEME = "bearer "
 _MISSING = "this server needs a token, in the header Authorization: Bearer …"
@@ -45,32 +45,32 @@ _WRONG = "the token is not valid here, or not any more"
 
 
 class Authenticator(Protocol):
-    """Who calls."""
+    """The authentication of requests."""
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
-        """Raises `Unauthorized`."""
+        """Return the principal of a request. Raises `Unauthorized`."""
         ...
 
     async def close(self) -> None:
-        """Nobody asks any more."""
+        """Release resources; no request follows."""
         ...
 
 
 class NoAuthentication:
-    """Everybody may do everything."""
+    """No authentication: every caller may do everything."""
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
-        """Anyone."""
+        """Return the principal with all rights."""
         return UNAUTHENTICATED_ADMIN
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 class TokenAuthenticator:
-    """Lets in who brings a token; and everybody, until the first token is made.
+    """Authentication by token; every caller is admitted until the first token is created.
 
-    Once this process has seen a token, it asks for one until it ends: to revoke the last one opens nothing.
+    Once this process has read a token, it requires one until it ends: revoking the last token opens nothing.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class TokenAuthenticator:
         self._penalties = 0
         self._logged_at: float | None = None
         self._unlogged = 0
-        # Of its own: where all threads of the loop are busy with slow queries, a revocation still holds in time.
+        # A separate thread: a revocation takes effect in time even while slow queries use all threads of the loop.
         self._thread = ThreadPoolExecutor(1, "redrive-tokens")
 
     async def identify(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """Who calls. Raises `Unauthorized`; `StoreUnavailable` where tokens could not be read for too long."""
+        """Return the principal. Raises `Unauthorized`; `StoreUnavailable` if tokens could not be read for too long."""
         age = self._age
         if age is None or age >= READ_AGAIN_SECONDS:
             await self._read_anew(age)
@@ -109,12 +109,12 @@ class TokenAuthenticator:
             raise Unauthorized(_MISSING)
         token = self._found(header)
         if token is None:
-            await self._read_since(self._seconds())  # it may have been made a moment ago
+            await self._read_since(self._seconds())  # it may have been created just now
             token = self._found(header)
         return self._principals[token.id] if token is not None else await self._refuse()
 
     async def has_tokens(self) -> bool:
-        """Whether it asks for a token."""
+        """Read the tokens and return whether a token is required."""
         await self._read_anew(None)
         return self._asks
 
@@ -123,9 +123,9 @@ class TokenAuthenticator:
         return None if self._read_at is None else self._seconds() - self._read_at
 
     def _found(self, header: bytes) -> AccessToken | None:
-        """The token of a header, if it lets in. The same is done for every header that is wrong, whatever is wrong.
+        """Return the token of a header if it is valid. Every wrong header takes the same steps, to reveal nothing.
 
-        A header that was right since tokens were read is known by its digest.
+        A header that was valid since tokens were last read is found by its digest.
         """
         digest = sha256(header).digest()
         token = self._verified.get(digest) or self._verify(header)
@@ -144,9 +144,7 @@ class TokenAuthenticator:
         return token if token_store.verify_secret(token, secret) else None
 
     async def _refuse(self) -> Principal:
-        await asyncio.sleep(
-            0
-        )  # it is known only by waiting: a caller that does not wait asks again, and is counted once
+        await asyncio.sleep(0)  # the direct path stops here: the application identifies again, and counts once
         self._count()
         if self._penalties >= MAX_PENALTIES:
             raise Busy(self._penalties, f"{self._penalties} wrong tokens are being refused")
@@ -167,7 +165,7 @@ class TokenAuthenticator:
             self._logged_at, self._unlogged = now, 0
 
     async def _read_anew(self, age: float | None) -> None:
-        """Begin to read, and wait for it where what is known is too old to go by."""
+        """Start to read tokens, and wait for that if the cached ones are too old to use."""
         reading = self._reading
         if reading is None or reading.done():
             self._reading_since = self._seconds()
@@ -179,10 +177,10 @@ class TokenAuthenticator:
             await asyncio.wait({reading}, timeout=patience)
         age = self._age
         if age is None or age >= GRACE_SECONDS:
-            raise StoreUnavailable("of this server", "its tokens could not be read, so nobody is let in; try again")
+            raise StoreUnavailable("of this server", "its tokens could not be read, so all requests are refused; retry")
 
     async def _read_since(self, asked: float) -> None:
-        """Go by what was read since that time. All who ask meanwhile share one reading, or the one after it."""
+        """Make sure that tokens were read after that time. Concurrent callers share one read, or the next one."""
         for _ in range(2):
             if self._read_at is None or self._read_at < asked:
                 await self._read_anew(None)
@@ -205,7 +203,7 @@ class TokenAuthenticator:
         self._read_at = began
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._reading is not None:
             self._reading.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The brokers of a server: one for each namespace, opened when it is first asked for."""
+"""The brokers of a server: one for each namespace, opened when it is first used."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from redrive.model.limits import check_name
 from redrive.server.request_limits import Busy, NamespaceUse, RequestResources
 
 MAX_NAMESPACES = 100
-"""Each has a connection and threads of its own."""
+"""Maximum number of open namespaces. Each has a separate connection and threads."""
 
 
 class BrokerPool:
-    """Brokers by namespace. All are on one store, and close together.
+    """Brokers by namespace. All use one store, and close together.
 
-    Anybody may name a namespace that nobody ever used. So where there are too many, one without queues that no request
-    is using makes room: nothing is to be done there.
+    A caller may name a namespace that was never used. If the limit is reached, an idle one without queues is closed: no
+    work is pending there.
     """
 
     def __init__(self, open_one: Callable[[str], AsyncBroker]) -> None:
@@ -31,22 +31,22 @@ class BrokerPool:
 
     @property
     def open(self) -> Mapping[str, AsyncBroker]:
-        """Those that are open."""
+        """The open brokers, by namespace."""
         return {namespace: opened.broker for namespace, opened in self._open.items()}
 
     def get(self, namespace: str) -> AsyncBroker | None:
-        """The broker of a namespace, if it is open."""
+        """Return the broker of a namespace if it is open, otherwise None."""
         opened = self._open.get(namespace)
         return None if opened is None else opened.broker
 
     async def at(self, namespace: str) -> AsyncBroker:
-        """The broker of a namespace, which stays open."""
+        """Return the broker of a namespace and keep it open."""
         opened = self._open.get(namespace) or await self._opened(namespace)
         opened.stays = True
         return opened.broker
 
     def acquire_open(self, namespace: str, hold: RequestResources) -> AsyncBroker | None:
-        """The broker of a namespace, for one request, if it is open."""
+        """Return the broker of a namespace for one request if it is open, otherwise None."""
         opened = self._open.get(namespace)
         if opened is None:
             return None
@@ -54,13 +54,13 @@ class BrokerPool:
         return opened.broker
 
     async def acquire(self, namespace: str, hold: RequestResources) -> AsyncBroker:
-        """The broker of a namespace, for one request."""
+        """Return the broker of a namespace for one request, opening it if needed."""
         opened = self._open.get(namespace) or await self._opened(namespace)
         hold.use_namespace(opened)
         return opened.broker
 
     async def _opened(self, namespace: str) -> NamespaceUse:
-        """It is open until the caller awaits something."""
+        """Return the open namespace, opening it if needed. It may be closed as soon as the caller awaits something."""
         check_name("namespace", namespace)
         while (opened := self._open.get(namespace)) is None:
             if self._closed:
@@ -85,9 +85,9 @@ class BrokerPool:
             del self._opening[namespace]
 
     async def _make_room(self) -> None:
-        """Close what was idle for longest of that which has no queues. Raises `Busy` where all have some, or are used.
+        """Close the longest idle namespace without queues. Raises `Busy` if all have queues or are in use.
 
-        Of those that had queues when somebody looked, one is looked at again: there may be many.
+        At most one namespace that had queues at the last check is checked again, since there may be many of those.
         """
         idle = [(each.had_queues_at, each.idle_since, name) for name, each in self._open.items() if _is_idle(each)]
         for had_queues_at, since, namespace in sorted(idle):
@@ -107,7 +107,7 @@ class BrokerPool:
         )
 
     async def close(self) -> None:
-        """Close all of them. Each finishes what it accepted."""
+        """Close all brokers. Each finishes what it accepted."""
         self._closed = True
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         while self._open:

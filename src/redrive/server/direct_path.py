@@ -1,11 +1,11 @@
-"""Requests that are one call of the store contract: from the parser to the committer, and back from there.
+"""The direct path: requests that are one store call go from the parser to the committer and back.
 
-A request that goes this way has no task, no coroutine and no future. Only what is usual does: where a request needs
-anything else before it is submitted, be it a refusal, the ASGI application gets it instead. So every error has one
-author, and is the same whichever way a request took.
+Such a request has no task, no coroutine and no future. Only the usual case takes this path: if a request needs anything
+else before it is submitted, even a refusal, the ASGI application handles it. So each error is created in one place,
+and is the same on both paths.
 
-What is checked is checked by the functions that the application uses, in the same order. The answer is made by those
-that the handler of the route uses.
+The checks are the functions that the application uses, in the same order. The functions of the route's handler make
+the response.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from redrive.server.http_protocol import Connection
 
 MAX_DIRECT_BYTES = 64 * KIB
-"""Of a body. A larger one is left to the application, which reads it in parts and counts its values."""
+"""Maximum bytes of a body. The application handles larger ones: it reads them in parts and counts their values."""
 
 
 class _NoEvent:
     def set(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no task waits for this event."""
 
 
 _NO_EVENT = _NoEvent()
 
 
 class DirectRequest:
-    """One request. A connection has it as the cycle of uvicorn that is not complete, the committer as a receiver."""
+    """One request. The connection treats it as a pending uvicorn cycle, the committer as the receiver of the result."""
 
     __slots__ = (
         *("_connection", "_route", "body", "broker", "call", "caller", "disconnected", "headers", "hold", "keep_alive"),
@@ -57,10 +57,10 @@ class DirectRequest:
 
     broker: AsyncBroker
     call: Any
-    """The request as it was decoded."""
+    """The decoded request."""
     caller: Caller | None
     store_call: Call
-    """What the committer has."""
+    """The call submitted to the committer."""
     hold: RequestResources
 
     def __init__(self, connection: Connection, route: DirectRoute, scope: Any, headers: dict[bytes, bytes]) -> None:
@@ -75,21 +75,21 @@ class DirectRequest:
 
     @property
     def path(self) -> str:
-        """Of its route, without which it would not be here."""
+        """The path of its route."""
         return self._route.path
 
     def hand_in(self) -> bool:
-        """Hand the request, which has arrived whole, to the committer. False where that is left to the application:
-        nothing has happened then."""
+        """Submit the complete request to the committer. Return False, without any effect, if the application must
+        handle it."""
         self.more_body = False
         return self._route.hand_in(self)
 
     def done(self) -> bool:
-        """Take the result in any case: what the request holds is released with it."""
+        """Return False, so that the result is always delivered: it releases what the request holds."""
         return False
 
     def set_result(self, result: Any) -> None:
-        """Answer. The committer has others to notify, so that nothing is raised."""
+        """Send the response. Raises nothing, since the committer has other receivers to notify."""
         try:
             self._route.finish(self, result, self._connection)
         except Exception:
@@ -97,11 +97,11 @@ class DirectRequest:
             self._connection.transport.abort()
 
     set_exception = set_result
-    """The error of a transaction is the result of each of its calls."""
+    """The error of a transaction is delivered as the result of each of its calls."""
 
 
 class DirectRoute:
-    """A route of a server whose requests may go the direct way."""
+    """A route whose requests may take the direct path."""
 
     __slots__ = ("_answer", "_make", "_max_bytes", "_served", "_server", "path")
 
@@ -115,7 +115,7 @@ class DirectRoute:
         self.path = path
 
     def hand_in(self, request: DirectRequest) -> bool:
-        """Hand a request to the committer, or leave it to the application."""
+        """Submit a request to the committer, or return False to leave it to the application."""
         server = self._server
         if len(request.body) > self._max_bytes or server.waiting.stopping:
             return False
@@ -127,14 +127,14 @@ class DirectRoute:
                 if self._submit(request, principal, hold):
                     server.direct_requests += 1
                     return True
-        except Exception:  # the application meets the same, and answers it
+        except Exception:  # the application fails in the same way and sends the error
             pass
         if hold is not None:
             hold.end()
         return False
 
     def _submit(self, request: DirectRequest, principal: Principal, hold: RequestResources) -> bool:
-        """Authorize the call that the request is, and hand it in. Nothing may follow that can fail."""
+        """Authorize and submit the call of a request. Nothing that can fail may follow the submission."""
         server, served, headers, body = self._server, self._served, request.headers, request.body
         server.check_headers(served, principal, headers)
         hold.take(len(body), server.limits.max_total_body_bytes)
@@ -154,13 +154,13 @@ class DirectRoute:
         return submit_to(broker, call, request)
 
     def finish(self, request: DirectRequest, result: Any, connection: Connection) -> None:
-        """Answer a request whose call is durable, or refused. A lease whose client is gone is returned."""
+        """Answer a request whose call is durable or refused. Release a lease whose client has disconnected."""
         server = self._server
         server.direct_requests -= 1
         request.hold.end()
         if leases_of(result) and connection.is_gone(request):
             request.broker.core.committer.return_leases([result])
-            connection.transport.abort()  # it may be closed on one side only, with answers that are never read
+            connection.transport.abort()  # the client may have closed one direction only, and never read responses
             return
         response = self._response(request, result)
         if response is None:
@@ -176,7 +176,7 @@ class DirectRoute:
             connection.run_application(request, respond)
 
     def _response(self, request: DirectRequest, result: Any) -> Response | None:
-        """As the application would make it; None where that has to execute the request."""
+        """Return the response that the application would send; None if the application has to execute the request."""
         try:
             if request.caller is not None:
                 result = filter_result(request.caller, request.store_call, result)
@@ -188,12 +188,12 @@ class DirectRoute:
             return self.log_failure()
 
     def log_failure(self) -> Response:
-        """An unexpected error: the log has it, and the response its id."""
+        """Log an unexpected error and return a response with its id."""
         return self._server.broken(self.path)
 
 
 def _known_without_waiting(identified: Coroutine[Any, Any, Principal]) -> Principal | None:
-    """The caller; None where something has to be awaited to find out."""
+    """Return the principal if identifying it needs no waiting, otherwise None."""
     try:
         identified.send(None)
     except StopIteration as known:

@@ -1,6 +1,6 @@
-"""Those who wait for something to happen in a namespace. One reads the feed for all of them.
+"""Long polls of the feed of a namespace: one reader for all of them.
 
-If each of them read it with every commit, a few hundred who wait would leave the store no time for work.
+If each of them read the feed after every commit, a few hundred would leave the store no time for other work.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from redrive.model.ids import ItemId
 from redrive.model.item import Item
 
 PAUSE_SECONDS = 0.05
-"""How far apart two readings are at least. What is committed meanwhile is read together."""
+"""Minimum seconds between two reads. All commits in between are read together."""
 
 _Key = tuple[str | None, str | None, str | None, str | None]
-"""A queue, a kind, an operation and an item; None stands for any."""
+"""A queue, a kind, an operation and an item; None matches any."""
 _following: dict[Core, _Followers] = {}
-"""Where somebody waits."""
+"""The followers of each namespace with pending long polls."""
 
 
 async def wait_for_feed(
     broker: AsyncBroker, unbound: AsyncBroker, after: int, seconds: float, **wanted: Any
 ) -> FeedPage:
-    """What happens next behind a number, of what is wanted; an empty page when the time is over.
+    """Wait for the next matching entries after a number; return an empty page after `seconds`.
 
-    All callers of a namespace wait together, by `unbound`; each reads by its own broker.
+    All callers of a namespace wait together by `unbound`; each reads by its own broker.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -44,7 +44,7 @@ async def wait_for_feed(
     while True:
         ids = await _ids(broker, asked.id)
         with _listening(unbound, asked, ids) as told:
-            page = await broker.feed(after=asked.after, **wanted)  # also what came before it listened
+            page = await broker.feed(after=asked.after, **wanted)  # also entries from before it was registered
             if page.entries or (not page.more and loop.time() >= end):
                 return page
             if not page.more and await _ids(broker, asked.id) == ids:
@@ -55,7 +55,7 @@ async def wait_for_feed(
 
 
 async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
-    """Those under which something may happen to an item from now on."""
+    """Return the ids under which future entries may name an item."""
     if id is None:
         return ()
     try:
@@ -67,7 +67,7 @@ async def _ids(broker: AsyncBroker, id: ItemId | None) -> Collection[str]:
 
 @contextlib.contextmanager
 def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> Iterator[asyncio.Future[None]]:
-    """What is done once something may have happened that is asked for."""
+    """Yield a future that is done as soon as a requested entry may exist."""
     followers = _following.get(broker.core)
     if followers is None:
         followers = _following[broker.core] = _Followers(broker)
@@ -84,7 +84,7 @@ def _listening(broker: AsyncBroker, asked: ReadFeed, ids: Collection[str]) -> It
 
 
 class _Followers:
-    """All who wait in one namespace, by what they wait for."""
+    """All pending long polls of one namespace, by what they wait for."""
 
     def __init__(self, broker: AsyncBroker) -> None:
         self._broker = broker
@@ -121,7 +121,7 @@ class _Followers:
                 number = page.last
                 self._tell(self._waiting.keys() & _keys_in(page.entries))
                 await asyncio.sleep(max(0.0, began + PAUSE_SECONDS - time()))
-        except RedriveError:  # whoever waits reads by himself, and meets it too
+        except RedriveError:  # each waiting request reads again itself, and gets the same error
             self._tell(tuple(self._waiting))
 
     def _tell(self, keys: Iterable[_Key]) -> None:
@@ -132,14 +132,14 @@ class _Followers:
 
 
 def _keys_of(asked: ReadFeed, ids: Collection[str]) -> set[_Key]:
-    """Whoever asks for an item is told of all that happens to it: that is little."""
+    """Return the keys of a long poll. One for an item matches all entries of that item, which are few."""
     if asked.id is not None:
         return {(None, None, None, id) for id in ids}
     return {(asked.queue, kind, asked.operation, None) for kind in asked.kinds or (None,)}
 
 
 def _keys_in(entries: Iterable[FeedEntry]) -> set[_Key]:
-    """All that somebody may wait for who waits for one of these."""
+    """Return the keys of all long polls that match one of these entries."""
     keys: set[_Key] = set()
     for entry in entries:
         for queue in (entry.queue, None):

@@ -28,9 +28,9 @@ from redrive.model.text import to_rfc3339
 from redrive.server.request import Request
 
 MAX_TEXT_CHARS = 1_000_000
-"""Of an error or a note in a request; far less of it is kept."""
+"""Maximum characters of an error or a note in a request; far fewer are stored."""
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
-"""How one part of the document refers to another."""
+"""The form of a reference between parts of the document."""
 
 QueueName: TypeAlias = Annotated[
     str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="The name of a queue.", examples=["emails"])
@@ -40,23 +40,22 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
 ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=ID_DIGITS, description="The id of an item.")]
 ItemIds: TypeAlias = Annotated[list[ItemIdText], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
 SearchText: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARS)]
-TokenText: TypeAlias = Annotated[
-    str, msgspec.Meta(max_length=TOKEN_DIGITS, description="What the lease gave for this item.")
-]
+TokenText: TypeAlias = Annotated[str, msgspec.Meta(max_length=TOKEN_DIGITS, description="The token of the lease.")]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="Most that one answer has.")]
 Cursor: TypeAlias = (
-    Annotated[str, msgspec.Meta(max_length=100, description="Where to go on: the cursor of the answer before.")] | None
+    Annotated[str, msgspec.Meta(max_length=100, description="Continue after this: the cursor of the previous page.")]
+    | None
 )
 Actor: TypeAlias = Annotated[
     Label | None,
-    msgspec.Meta(description="Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
+    msgspec.Meta(description="The actor, for the audit. If the server asks for tokens, it is the name of the token."),
 ]
 _T = TypeVar("_T")
 
 
 def each(items: Iterable[Any], make: Callable[[Any], _T]) -> list[_T]:
-    """What is made of each item of a request. An error says which of them it is about, as `item`, from 0."""
+    """Convert each item of a request. An error gets the attribute `item`: the index of its item, from 0."""
     made: list[_T] = []
     for item in items:
         try:
@@ -68,13 +67,13 @@ def each(items: Iterable[Any], make: Callable[[Any], _T]) -> list[_T]:
 
 
 def check_batch(request: Request, size: int) -> None:
-    """Raise unless so many items may be in one request."""
+    """Raise `RequestTooLarge` if a request has more than `limits.batch` items."""
     if size > request.limits.batch:
         raise RequestTooLarge("the number of items", request.limits.batch)
 
 
 def check_page(request: Request, size: int) -> None:
-    """Raise unless so many may be in one answer."""
+    """Raise `RequestTooLarge` if a response would have more than `limits.page` items."""
     if size > request.limits.page:
         raise RequestTooLarge("the limit of the page", request.limits.page)
 
@@ -113,12 +112,12 @@ RetryFields: TypeAlias = Annotated[
 
 
 def instant_text_or_none(at: int | None) -> str | None:
-    """An instant as text, where there is one."""
+    """Return an instant as text; None for None."""
     return None if at is None else to_rfc3339(at)
 
 
 def read_instant(what: str, text: str) -> Instant:
-    """The instant that a text names. It must have a time zone."""
+    """Return the instant of a text, which must have a time zone."""
     try:
         read = datetime.fromisoformat(text)
         if read.tzinfo is not None:
@@ -132,23 +131,23 @@ def read_instant(what: str, text: str) -> Instant:
 
 
 def read_datetime(what: str, text: str) -> datetime:
-    """The same as a datetime."""
+    """Return the same as a datetime."""
     return to_datetime(read_instant(what, text))
 
 
 def read_since(what: str, value: str | float) -> datetime | str | float:
-    """What `find` takes: an instant, or how long ago."""
+    """Return the argument for `find`: an instant, or a duration before now."""
     if isinstance(value, str) and "-" in value and value[:4].isdigit():
         return read_datetime(what, value)
     return value
 
 
 NAMES = tuple(name for name in Filter.__struct_fields__ if name != "status")
-"""Every condition but the status."""
+"""All conditions except the status."""
 
 
 def about(declared: Any) -> Mapping[str, msgspec.Meta]:
-    """What each option means, by name: for `priority: Annotated[Priority, ITEM["priority"]]`."""
+    """Return the description of each option by name, for `priority: Annotated[Priority, ITEM["priority"]]`."""
     return {name: msgspec.Meta(description=text) for name, text in texts_of(declared).items()}
 
 
@@ -183,7 +182,7 @@ class FilterFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def parse_filter(call: FilterFields) -> dict[str, Any]:
-    """The conditions that a call gives, as the broker takes them."""
+    """Return the conditions of a call in the form that the broker takes."""
     given = {name: value for name in NAMES if (value := getattr(call, name)) is not None}
     return given | {name: read_since(name, given[name]) for name in ("since", "until") if name in given}
 
@@ -198,11 +197,11 @@ _TYPES: Mapping[Any, Any] = {
     Mapping[str, BreakerRule | Mapping[str, Any]]: dict[str, dict[str, Any]],
     RedactRules | Mapping[str, Any]: dict[str, list[str]],
 }
-"""What people write in Python, and what it is in JSON, where that differs."""
+"""JSON types of Python types, where they differ."""
 
 
 def _properties(declared: Any) -> dict[str, Any]:
-    """The schema of each option."""
+    """Return the JSON schema of each option."""
     texts, options = about(declared), options_of(declared)
     fields = msgspec.defstruct("Fields", [(name, Annotated[json_type(options[name]), texts[name]]) for name in options])
     _, components = msgspec.json.schema_components([fields], ref_template=SCHEMA_REFERENCE)
@@ -211,7 +210,7 @@ def _properties(declared: Any) -> dict[str, Any]:
 
 
 def json_type(option: Option) -> Any:
-    """What an option is in JSON."""
+    """Return the JSON type of an option."""
     kind = option.choices or _TYPES.get(option.type, option.type)
     if kind in (int, float):
         kind = Annotated[kind, option.bounds]

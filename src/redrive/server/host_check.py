@@ -1,9 +1,9 @@
-"""Which sites a server without tokens answers to.
+"""The host names that a server without tokens answers to.
 
-A page in a browser can send requests to programs on the same machine. It cannot read the answers of another site, nor
-hide from where it comes, unless its own name is made to point here (DNS rebinding). So a server that asks for no token
-looks at what browsers say: the name that was called (Host), the page that called it (Origin), and for requests without
-an Origin whether that page is of another site (Sec-Fetch-Site).
+A page in a browser can send requests to programs on the same machine. It cannot read responses of another site, nor
+hide its origin, unless its own name resolves to this machine (DNS rebinding). So a server without tokens checks what
+browsers send: the requested name (Host), the origin of the page (Origin), and for requests without Origin whether the
+page is of another site (Sec-Fetch-Site).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from redrive.errors import AccessError
 
 _REMEMBERED = 1000
 _NO_OTHER_SITE = (b"same-origin", b"none")
-"""Sent by a page of this server, or by no page at all. `same-site` is another port, or a neighbouring name."""
+"""Values for a page of this server, or for no page. `same-site` means another port, or a sibling domain."""
 
 
 class HostNotAllowed(AccessError):
-    """The request was made for another name, or by a page of another site."""
+    """The request is for another host name, or from a page of another site."""
 
     code = "host_not_allowed"
 
@@ -30,7 +30,7 @@ class HostNotAllowed(AccessError):
 
 
 class AllowedHosts:
-    """The names that a server goes by: addresses, localhost, this machine's own, and those given. None: any."""
+    """The host names of a server: addresses, localhost, the name of this machine, and `names`. None: any name."""
 
     def __init__(self, names: Collection[str] | None = ()) -> None:
         self._any = names is None
@@ -38,7 +38,7 @@ class AllowedHosts:
         self._known: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise unless the request is meant for this server, and comes from no other site."""
+        """Raise unless the request is for this server and not from another site."""
         host = headers.get(b"host")
         if host not in self._known and host is not None and not self._any:
             if not self._is_ours(host):
@@ -50,7 +50,7 @@ class AllowedHosts:
             raise HostNotAllowed(f"the request comes from a page of {origin[:200]!a}")
 
     def check_call(self, headers: Mapping[bytes, bytes]) -> None:
-        """The same for what may change something: a link from another site may lead to a page here, not to a call."""
+        """Check as `check` does, and refuse links from another site: they may open a page here, but not make a call."""
         site = headers.get(b"sec-fetch-site")
         if site is not None and site not in _NO_OTHER_SITE:
             raise HostNotAllowed(f"a browser says that the request is {site[:200]!a}")
@@ -79,5 +79,5 @@ def _is_address(name: str) -> bool:
 
 
 def _is_same(origin: bytes, host: bytes | None) -> bool:
-    """Whether a page is one of this server itself."""
+    """Return whether the origin of a page is this server."""
     return host is not None and origin.decode("latin-1").partition("://")[2].lower() == host.decode("latin-1").lower()

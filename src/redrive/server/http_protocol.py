@@ -1,10 +1,10 @@
-"""One connection, with what uvicorn leaves open: how large the head of a request may be, and how long it may take.
+"""One connection, with limits that uvicorn lacks: the size of the head of a request, and the time for it to arrive.
 
-A request that is one call of the store contract and has arrived whole is handed to the committer from here
-(`direct_path`), and uvicorn has no cycle and no task for it.
+It submits a complete request that is one store call directly to the committer (`direct_path`), without a cycle or a
+task of uvicorn.
 
-It also writes answers of the usual kind in one go, and has one timer for all the times that it is idle. uvicorn looks
-at every header of every answer, which are known here but for the length, and begins a timer after each.
+It also writes usual responses with one call, and keeps one timer for all idle periods. uvicorn processes each header of
+each response, which are constant here except the length, and starts a timer after each response.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from redrive.server.direct_path import DirectRequest
 from redrive.server.request_limits import DEFAULT_LIMITS
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Of the first line and the headers of a request."""
+"""Maximum bytes of the first line and the headers of a request."""
 HEAD_SECONDS = 15.0
-"""For the first line and the headers to arrive."""
+"""Maximum seconds for the first line and the headers to arrive."""
 MAX_CONNECTIONS = 20_000
 _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 _PROBLEM = b'{"code":"request_too_large","message":"the headers are over 64 KiB","details":{}}'
@@ -35,34 +35,34 @@ _TOO_LARGE = (
 
 
 class Connection(HttpToolsProtocol):
-    """Ends where a head is too large or too slow, or where there are too many."""
+    """A connection that ends if a head is too large or too slow, or if there are too many connections."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._head_bytes = 0
         self._in_head = True
         self._gets_on = False
-        """Whether what was received last had a request in it, or some of its body."""
+        """True if the last data received contained the start of a request or a part of a body."""
         self._is_behind = False
-        """Whether what was received last had the end of a request in it: what comes behind may be of the next head."""
+        """True if the last data received contained the end of a request: the rest may belong to the next head."""
         self._slow: TimerHandle | None = None
         self._idle: TimerHandle | None = None
         self._idle_since = 0.0
         self._dated: list[tuple[bytes, bytes]] | None = None
         self._date = b""
         self._unread: TimerHandle | None = None
-        """Runs while more is to be read by the client than is kept for it."""
+        """The timer that runs while the client has too much output to read."""
         self._delayed: tuple[Any, Any] | None = None
-        """The cycle that is next, and its application, while so much is unread."""
+        """The next cycle and its application, while the client has too much output to read."""
         takes_direct = isinstance(self.app, Server) and not self.root_path and hasattr(self, "_start_asgi_task")
         self._running: Any = None
-        """The cycle that the application has. uvicorn knows the one that came last, which may wait behind it."""
+        """The cycle that the application runs. uvicorn knows only the latest one, which may be queued behind it."""
         self._direct_routes = self.app.direct_routes if takes_direct else {}
         self._direct: DirectRequest | None = None
-        """A request that may go the direct way, until it has arrived whole."""
+        """A request that may take the direct path, until it has arrived completely."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first head."""
+        """Start the timer for the first head."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
@@ -70,7 +70,7 @@ class Connection(HttpToolsProtocol):
         self._slow = self.loop.call_later(HEAD_SECONDS, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Cancel all timers and notify the running request."""
         self._stop_waiting()
         self._delayed = None
         for timer in (self._idle, self._unread):
@@ -82,13 +82,13 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes, of a head or a body."""
+        """Process received data of a head or a body, within the limits."""
         self._gets_on = self._is_behind = False
         super().data_received(data)
-        if self._direct is not None:  # how long the rest of its body takes is for the application to limit
+        if self._direct is not None:  # the application limits the time for the rest of the body
             self._leave_to_application(self._direct)
-        if self._in_head or not self._gets_on:  # what comes behind a body in chunks is as a head
-            if not self._is_behind:  # how much of it is of a head that begins behind a body is not known
+        if self._in_head or not self._gets_on:  # the trailer of a chunked body counts as a head
+            if not self._is_behind:  # the size of a head that starts behind a body is unknown
                 self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 if not self._owes_answer:
@@ -98,25 +98,25 @@ class Connection(HttpToolsProtocol):
                 self._slow = self.loop.call_later(HEAD_SECONDS, self._end)
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Process the start of a head."""
         self._in_head = self._gets_on = True
         self._head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Process a complete head: choose the direct path or uvicorn's cycle."""
         self._in_head = False
         self._stop_waiting()
         route = self._direct_routes.get(self.url)
         headers = {} if route is None else dict(self.headers)
         if route is not None and self._may_be_direct(headers):
             self._direct = DirectRequest(self, route, self.scope, headers)
-            self.cycle = self._direct  # type: ignore[assignment]  # what uvicorn asks of a cycle, it answers
+            self.cycle = self._direct  # type: ignore[assignment]  # it has all that uvicorn uses of a cycle
         else:
             super().on_headers_complete()
 
     def _may_be_direct(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a request differs in nothing but its body from any other of its route."""
+        """Return whether a request is a usual one, which differs only in its body from others of its route."""
         parser, cycle = self.parser, self.cycle
         return (
             (cycle is None or cycle.response_complete)
@@ -130,7 +130,7 @@ class Connection(HttpToolsProtocol):
         )
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body."""
+        """Process a part of a body."""
         self._gets_on = True
         if self._direct is None:
             super().on_body(body)
@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):
             self._direct.body += body
 
     def on_message_complete(self) -> None:
-        """The whole request is there."""
+        """Process the end of a request: submit it directly, or leave it to the application."""
         self._is_behind = True
         if self._direct is None:
             super().on_message_complete()
@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
         self.run_application(request)
 
     def run_application(self, request: DirectRequest, app: Any = None) -> None:
-        """Let the application, or what is given, answer a request that came the direct way, as uvicorn does."""
+        """Let the application, or `app`, answer a request of the direct path, as uvicorn does."""
         path = request.path
         request.scope.update(method="POST", path=path, raw_path=path.encode(), query_string=b"")
         cycle = RequestResponseCycle(
@@ -172,12 +172,12 @@ class Connection(HttpToolsProtocol):
         cycle.more_body, cycle.disconnected = request.more_body, request.disconnected
         if request.body or not request.more_body:
             cycle.message_event.set()
-        if self.cycle is request:  # type: ignore[comparison-overlap]  # otherwise another request is behind it
+        if self.cycle is request:  # type: ignore[comparison-overlap]  # otherwise another request follows it
             self.cycle = cycle
         self._start_asgi_task(cycle, app or self.app)
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no request."""
+        """Answer invalid data, or close the connection if a response is still due."""
         if self._owes_answer:
             self.transport.close()
         else:
@@ -185,16 +185,16 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _owes_answer(self) -> bool:
-        """Whether a whole request came that is not answered yet. An error would be read as its answer: then the
-        connection ends without one, which says that nobody knows."""
+        """True if a complete request has no response yet. An error would be taken for its response: then the connection
+        ends without one, and the outcome is unknown to the client."""
         cycle = self.cycle
         if self.pipeline:
             return True
         return cycle is not None and not cycle.response_complete and (cycle.response_started or not cycle.more_body)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        # A uvicorn that begins requests in another way does not come here, and answers are written by itself.
-        if self.flow.write_paused:  # what is leased for a client that does not read would not reach it
+        # A uvicorn that starts requests in another way does not call this, and writes the responses itself.
+        if self.flow.write_paused:  # a lease would not reach a client that does not read
             self._delayed = cycle, app
             return
         self._running = cycle
@@ -204,13 +204,13 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
-        """The client has much to read. Where it reads nothing for too long, the connection ends."""
+        """Start the timer after which a connection ends whose client does not read its output."""
         super().pause_writing()
         limits = self.app.limits if isinstance(self.app, Server) else DEFAULT_LIMITS
         self._unread = self.loop.call_later(limits.answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has read most of that: its next request starts."""
+        """Cancel that timer and start the delayed request: the client has read most of its output."""
         super().resume_writing()
         if self._unread is not None:
             self._unread.cancel()
@@ -220,8 +220,8 @@ class Connection(HttpToolsProtocol):
             self._start_asgi_task(*delayed)
 
     def is_gone(self, cycle: Any) -> bool:
-        """Whether the client can read no answer. While nothing is read from a connection, because another request is
-        behind this one, its end is not reported: then the socket is asked, and what is gone ends."""
+        """Return whether the client can no longer read a response. If reading is paused because another request came,
+        asyncio does not report the end: then query the socket, and abort a connection that has ended."""
         if cycle.disconnected or self.transport.is_closing():
             return True
         if self.flow.read_paused and _has_hung_up(self.transport.get_extra_info("socket")):
@@ -230,11 +230,11 @@ class Connection(HttpToolsProtocol):
         return cycle.disconnected  # type: ignore[no-any-return]
 
     def answer(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
-        """Write a whole answer. False where it cannot be done now: then nothing was written."""
+        """Write a whole response. Return False, with nothing written, if that is impossible now."""
         if cycle.disconnected or cycle.response_started or self.flow.write_paused:
             return False
         dated = self.server_state.default_headers
-        if dated is not self._dated:  # they are made anew every second
+        if dated is not self._dated:  # uvicorn replaces them every second
             self._dated = dated
             self._date = b"".join([b"%b: %b\r\n" % header for header in dated])
         closing = b"" if cycle.keep_alive else b"connection: close\r\n"
@@ -248,9 +248,9 @@ class Connection(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """An answer was written. Now the connection is idle, unless the next request is here already.
+        """Process the end of a response: the connection is idle, unless the next request is here already.
 
-        uvicorn has a timer for each time that it is; this one looks now and then how long it has been.
+        uvicorn starts a timer for each idle period; this timer checks from time to time how long it has been idle.
         """
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
@@ -275,7 +275,7 @@ class Connection(HttpToolsProtocol):
             self._slow = None
 
     def _end(self) -> None:
-        if self.transport.get_write_buffer_size():  # nobody reads it: it would be waited for without end
+        if self.transport.get_write_buffer_size():  # the client does not read: closing would wait without end
             self.transport.abort()
         else:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""Run the server on uvicorn until a signal arrives. Without tokens it may listen on this machine only."""
+"""The server on uvicorn, until a signal arrives. Without tokens it may listen on this machine only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.server.http_protocol import Connection
 from redrive.telemetry import events
 
 KEEP_ALIVE_SECONDS = 75
-"""How long a connection may be idle. Longer than what clients and proxies keep theirs for, so that they close first."""
+"""Seconds that an idle connection stays open. Longer than in clients and proxies, so that they close first."""
 BACKLOG = 2048
 
 _log = events.logger("redrive.server")
@@ -25,11 +25,11 @@ _log = events.logger("redrive.server")
 class HttpRunner(uvicorn.Server):
     """One server on one address.
 
-    The first signal: no new leases, whoever waits is answered, and what runs may finish within `stop_seconds`. The
-    second one: at once.
+    At the first signal it grants no new leases and answers long polls; running requests may end within `stop_seconds`.
+    At the second signal it stops immediately.
 
-    `stopping` is called with the first signal. Whoever gives it closes the application too, when all that uses its
-    brokers has ended; without, it is closed here.
+    `stopping` is called at the first signal. With it, the caller closes the application after everything that uses its
+    brokers has ended; without it, this class closes the application.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class HttpRunner(uvicorn.Server):
         )
 
     async def run_until_stopped(self) -> bool:
-        """Serve. Gives whether all was finished in the end."""
+        """Serve until stopped. Returns whether everything finished."""
         await self.serve(sockets=[self._listener])
         _log.info("server_stopped", requests=self.server_state.total_requests)
         return not self.force_exit
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer whoever waits, before connections are waited for."""
+        """Answer pending long polls, then wait for connections."""
         running = len(self.server_state.tasks) + self._app.direct_requests
         _log.info("server_stopping", waiting=len(self._app.waiting), requests=running)
         self._app.stop()
@@ -76,14 +76,14 @@ class HttpRunner(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: stop, or stop at once."""
+        """Handle a signal: stop; at the second one, stop immediately."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on that address. Raises `InvalidInput` with what is wrong with it."""
+    """Return a listening socket on that address. Raises `InvalidInput` with the cause if that fails."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -113,18 +113,18 @@ def _problem(error: OSError, host: str, port: int) -> str:
 
 
 def may_bind(host: str, *, has_tokens: bool, allow_anyone: bool = False) -> None:
-    """Raise where everybody who can reach the machine could read and change everything."""
+    """Raise if everyone who can reach the machine could read and change everything."""
     if has_tokens or allow_anyone or is_loopback(host):
         return
     raise InvalidInput(
-        f"on {host or 'every address'} anybody who can reach this machine could read and change everything; make a "
+        f"on {host or 'every address'} everyone who can reach this machine could read and change everything; make a "
         f"token on its store first (redrive token create NAME --role admin, with the same --url), listen on 127.0.0.1, "
         f"or say --allow-anyone"
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can connect there."""
+    """Return whether only programs on this machine can connect to that address."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Requests that wait: for arrivals, until the client disconnects or the server stops.
+"""Long polls: requests that wait for arrivals, until the client disconnects or the server stops.
 
 No arrival is missed: a client names the sequence number it knows and gets everything since. One item does not wake all
 idle workers: as many clients are answered immediately as items arrived, those that waited longest first; the others a
@@ -24,7 +24,7 @@ from redrive.server.request_limits import Busy
 
 
 class ClientDisconnected(Exception):
-    """Whoever made the request is no longer there: nobody reads an answer. `result` is what would have been in it."""
+    """The client has disconnected, so no response can be read. `result` is what the response would have contained."""
 
     def __init__(self, result: Any = None) -> None:
         self.result = result
@@ -32,7 +32,7 @@ class ClientDisconnected(Exception):
 
 
 class LongPolls:
-    """Who waits for something to happen. All are answered when the server stops."""
+    """The pending long polls. All are answered when the server stops."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -43,21 +43,21 @@ class LongPolls:
         return len(self._tasks)
 
     def add(self, task: asyncio.Future[Any]) -> None:
-        """One more waits. Raises `Overloaded` where too many do."""
+        """Add a pending long poll. Raises `Overloaded` if there are too many."""
         if len(self._tasks) >= self._limit:
             raise Busy(len(self._tasks), f"{len(self._tasks):,} requests wait for something to happen")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """End every wait, and those that come."""
+        """End all pending and all future long polls."""
         self.stopping = True
         for task in tuple(self._tasks):
             task.cancel()
 
 
 def start_eagerly(work: Awaitable[Any]) -> tuple[Any, Awaitable[Any] | None]:
-    """What it gives, if that is there at once, and None; otherwise None, and what is to be awaited instead of it."""
+    """Start a coroutine. Return its result and None if it needs no waiting, otherwise None and the rest to await."""
     if not isinstance(work, types.CoroutineType):
         return None, work
     try:
@@ -69,12 +69,12 @@ def start_eagerly(work: Awaitable[Any]) -> tuple[Any, Awaitable[Any] | None]:
 
 @types.coroutine
 def _go_on(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """The rest of a coroutine that was begun by hand, and waits."""
+    """Continue a coroutine that `start_eagerly` has started and that waits."""
     while True:
         try:
             try:
                 value = yield waits_for
-            except BaseException as error:  # it is cancelled: that is for the coroutine to hear
+            except BaseException as error:  # a cancellation is passed to the coroutine
                 waits_for = work.throw(error)
             else:
                 waits_for = work.send(value)
@@ -83,17 +83,17 @@ def _go_on(work: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any
 
 
 LATER_SECONDS = 1.0
-"""When those are told whom an arrival was not enough for."""
+"""Seconds after an arrival until the clients are answered for which it had too few items."""
 ANYTHING_SECONDS = 2.0
-"""A client that has waited for so long is answered at any commit, also where nothing arrived that it could lease."""
+"""Seconds after which any commit answers a waiting client, even if nothing arrived that it could lease."""
 ANYWHERE_SECONDS = 0.25
-"""How far apart it is told at least that something changed and nobody knows where: then everybody comes."""
+"""Minimum seconds between notifications of a change in an unknown queue, which answer all clients."""
 _ALL = ""
-"""Stands for all queues, as no queue has this name."""
+"""Represents all queues; no queue can have this name."""
 
 
 class _Watch:
-    """A client that waits."""
+    """A waiting client."""
 
     __slots__ = ("future", "queues", "since")
 
@@ -104,34 +104,34 @@ class _Watch:
 
 
 class ArrivalLog:
-    """Arrivals of one namespace, told to the clients of one event loop."""
+    """Arrivals of one namespace, for the clients of one event loop."""
 
     def __init__(self, notify: Notifier) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        # Beyond every number that was told of the namespace before it was closed, if it was: no store commits so often.
+        # Above all numbers sent before the namespace was last closed: no store commits once per microsecond.
         self._number = self._anywhere_at = int(time.monotonic() * 1_000_000)
         self._arrived_at: dict[str, int] = {}
         self._results_at: OrderedDict[str, int] = OrderedDict()
-        """When something last ended on each result topic, the newest last."""
+        """The number of the last change on each result topic, newest last."""
         self._untold: Counter[str] = Counter()
         self._is_telling = self._is_due = False
         self._anywhere_told_at = float("-inf")
         self._watchers: dict[str, dict[_Watch, None]] = {}
-        """By each queue that they wait for, those that wait longest first."""
+        """Waiting clients by queue, those that have waited longest first."""
         self._all: set[_Watch] = set()
         self._eager: set[_Watch] = set()
-        """Those that have waited for ANYTHING_SECONDS."""
+        """Clients that have waited for ANYTHING_SECONDS."""
         self._late: set[str] = set()
         notify.subscribe(self._committed)
 
     @property
     def number(self) -> int:
-        """Grows with every commit."""
+        """The sequence number; grows with every commit."""
         return self._number
 
     def since(self, number: int, queues: Collection[str] | None) -> tuple[str, ...] | None:
-        """Those of the queues in which something arrived since a number. None: it is not known in which."""
+        """Return those of the queues with arrivals since a number; None if the queues are unknown."""
         with self._lock:
             if number < self._anywhere_at:
                 return None
@@ -144,7 +144,7 @@ class ArrivalLog:
             return tuple(found)
 
     async def wait(self, number: int, queues: Collection[str] | None, seconds: float) -> None:
-        """Return once there is something to tell to whoever knows of that number, or so many seconds are over."""
+        """Wait until something has arrived since that number, or for `seconds`."""
         watcher = _Watch(number, queues, self._loop.create_future())
         names = (_ALL,) if queues is None else queues
         for name in names:
@@ -168,7 +168,7 @@ class ArrivalLog:
                         del self._watchers[name]
 
     def _committed(self, arrivals: Mapping[str, int] | None) -> None:
-        """From any thread: something was committed."""
+        """Record a commit and schedule notifications. Called from any thread."""
         with self._lock:
             if arrivals is None:
                 if self._is_due:
@@ -187,7 +187,7 @@ class ArrivalLog:
                     return
                 self._is_telling = True
                 tell = self._tell
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it whoever waited there
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its clients are gone
             self._loop.call_soon_threadsafe(tell)
 
     def _note(self, name: str) -> None:
@@ -198,7 +198,7 @@ class ArrivalLog:
             self._arrived_at[name] = self._number
 
     def _mark_all_queues(self) -> None:
-        """In the loop: tell all that something changed, not too often."""
+        """Answer all clients after a change in an unknown queue, not too often. Runs in the loop."""
         due_at = self._anywhere_told_at + ANYWHERE_SECONDS
         if self._loop.time() < due_at:
             self._loop.call_at(due_at, self._mark_all_queues)
@@ -212,7 +212,7 @@ class ArrivalLog:
             _answer(watcher)
 
     def _tell(self) -> None:
-        """In the loop: answer those who waited for it."""
+        """Answer the clients that wait for recorded arrivals. Runs in the loop."""
         with self._lock:
             untold, self._untold = self._untold, Counter()
             self._is_telling = False
@@ -251,7 +251,7 @@ class ArrivalLog:
 
 
 def _answer(watcher: _Watch) -> bool:
-    """Whether it had not been told yet."""
+    """Answer a client and return True; return False if it was answered before."""
     if watcher.future.done():
         return False
     watcher.future.set_result(None)

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes. `python -m redrive.server.openapi` prints it."""
+"""The OpenAPI document, generated from the table of routes. `python -m redrive.server.openapi` prints it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ERRORS = {
     403: "The token is not for this; or the request comes from another site.",
     404: "What the call names does not exist.",
     408: "The request took too long to arrive.",
-    409: "Not now, or not on this. Of several items each stands for itself: `results` says what became of it.",
-    413: "More than the server, or the queue, takes at once.",
+    409: "Conflict with the current state. Of several items, `results` has the outcome of each.",
+    413: "More than the server, or the queue, accepts in one request.",
     415: "The body is not JSON.",
-    429: "The queue is full, or the server has too much to do: come again after `Retry-After` seconds.",
-    500: "A mistake in the server. The id in `details` is in its log.",
+    429: "The queue is full, or the server is overloaded: retry after `Retry-After` seconds.",
+    500: "An internal error of the server. The id in `details` is in its log.",
     503: "The store cannot serve the call, or the server is about to stop.",
 }
 _TAGS = {
@@ -38,14 +38,14 @@ _TAGS = {
     "feed": "What happens.",
     "audit": "Who changed what.",
     "workers": "Who works.",
-    "moves": "Items on their way to other stores.",
+    "moves": "Items that are moving to other stores.",
     "tokens": "Who may call.",
     "server": "How the server is doing.",
 }
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The document of these routes. Those that take no JSON are not in it."""
+    """Return the document of these routes. It omits those that take no JSON."""
     described = [route for route in routes if route.request_type is not None]
     kinds = [kind for route in described for kind in (route.request_type, route.response_type)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=SCHEMA_REFERENCE)
@@ -88,7 +88,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def encoded(routes: Iterable[Route]) -> bytes:
-    """The document as it is served, and checked in."""
+    """Return the encoded document, as served and as checked in."""
     return msgspec.json.format(msgspec.json.encode(document(routes)), indent=1) + b"\n"
 
 
@@ -138,7 +138,7 @@ def _text(kind: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A docstring as every Python gives it: some leave the indentation in."""
+    """Join a docstring to one line: some versions of Python leave the indentation in it."""
     return " ".join(text.split())
 
 
@@ -166,7 +166,7 @@ def _pages() -> dict[str, Any]:
         "/health": page("health", "How the server and its stores are doing", fails=True),
         "/health/live": page("live", "Whether the process is alive; needs no token"),
         "/health/ready": page("ready", "Whether calls can be served now; needs no token", fails=True),
-        "/metrics": page("metrics", "Metrics for Prometheus; needs the right `look`", "text/plain"),
+        "/metrics": page("metrics", "Metrics for Prometheus; needs the permission `read`", "text/plain"),
         "/openapi.json": page("openapi", "This document"),
     }
 

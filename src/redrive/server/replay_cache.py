@@ -1,4 +1,4 @@
-"""Answers that were given lately: whoever repeats a request, because its connection broke, gets the first answer."""
+"""Recent responses: a client that repeats a request, because its connection broke, gets the first response."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _T = TypeVar("_T")
 
 
 class ReplayCache(Generic[_T]):
-    """Work under the id of its request, while it runs and for a minute after it has ended. All in one event loop.
+    """Tasks by the id of their request, while they run and for a minute afterwards. All in one event loop.
 
-    It forgets earlier what is too much, and knows that it did.
+    It drops the oldest ones earlier if there are too many, and records that it did.
     """
 
     def __init__(
@@ -39,25 +39,25 @@ class ReplayCache(Generic[_T]):
         self._ended: deque[tuple[float, int, Hashable, int]] = deque()
         self._bytes = 0
         self.number = 0
-        """Of the work that came last. Each has a higher one than those before it."""
+        """The sequence number of the latest task. Each task has a higher one than those before it."""
         self._forgotten = 0
-        """The highest number of those that are forgotten."""
+        """The highest sequence number of all dropped tasks."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def get(self, id: Hashable) -> asyncio.Task[_T] | None:
-        """What runs, or ran, under that id."""
+        """Return the running or finished task of that id; None if it is unknown or dropped."""
         return self._known.get(id)
 
     def add(self, id: Hashable, work: asyncio.Task[_T]) -> None:
-        """Keep what runs under that id. Work that raises was not done, and is forgotten as soon as it has."""
+        """Keep a task under that id. A task that raises has had no effect, and is dropped as soon as it ends."""
         self.number = number = self.number + 1
         self._known[id] = work
         work.add_done_callback(lambda work: self._end(number, id, work))
 
     def covers_since(self, number: int) -> bool:
-        """Whether everything is known that was done since that number was the highest."""
+        """Return whether all tasks with higher sequence numbers are still known."""
         return self._forgotten <= number
 
     def _end(self, number: int, id: Hashable, work: asyncio.Task[_T]) -> None:

@@ -1,4 +1,4 @@
-"""One request as the routes see it."""
+"""One request, in the form for handlers of routes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _MOST_MESSAGES = 3
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One call that was let in: who makes it, where, and what it says."""
+    """One admitted call: its caller, its namespace and its content."""
 
     broker: AsyncBroker
-    """Of the namespace, as the caller may use it: a handler asks for no rights, and names no actor but the given."""
+    """The broker of the namespace, restricted to the caller: handlers check no rights and set no other actor."""
     principal: Principal
     namespace: str
     headers: Mapping[bytes, bytes]
     body: bytes
-    """What came. Empty where it was JSON: all that is left of that is the call."""
+    """The body as received. Empty for JSON, which is decoded into the call."""
     limits: Limits = DEFAULT_LIMITS
     receive: Receive | None = None
     waiting: LongPolls | None = None
@@ -42,22 +42,22 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     hold: RequestResources | None = None
     leases: KnownLeases = msgspec.field(default_factory=KnownLeases)
     unbound: AsyncBroker | None = None
-    """The broker without a guard, for what shows the caller nothing: to wait for the feed."""
+    """The broker without a guard, only for work that shows the caller no data: waiting for the feed."""
     is_gone: Callable[[], bool] | None = None
-    """Whether the client can read no answer, where the connection itself can be asked."""
+    """A function that returns whether the client can no longer read a response, if the connection provides one."""
 
     @property
     def caller(self) -> Caller:
-        """For who authorizes calls of the store contract."""
+        """The caller, for the authorization of store calls."""
         return Caller(self.principal, self.namespace, self.broker.core, self.leases)
 
     async def check_admitted(self) -> None:
-        """Raise where the caller's token was revoked since the request came."""
+        """Raise `Unauthorized` if the caller's token has been revoked since the request arrived."""
         if self.access is not None:
             await self.access.identify(dict(self.headers))
 
     def has_left(self) -> bool:
-        """Whether it is known by now that the client is gone: nobody reads an answer."""
+        """Return whether the client is known to have disconnected, so that no response can be read."""
         if self.is_gone is not None and self.is_gone():
             return True
         for _ in range(_MOST_MESSAGES if self.receive is not None else 0):
@@ -69,10 +69,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         return False
 
     async def wait_for(self, work: Coroutine[Any, Any, _T]) -> _T | None:
-        """The result of something that waits. None if the server stopped meanwhile: whoever waits is answered.
+        """Await a long poll and return its result; None if the server stopped in between, which answers all long polls.
 
-        Meanwhile the request holds nothing that others may need. Raises `ClientDisconnected` once the client is gone;
-        then, and when it stops, the work was cancelled.
+        While it waits, the request holds no namespace, and no decoded body. Raises `ClientDisconnected` if the client
+        disconnects; then, and at a stop, the work is cancelled.
         """
         if self.waiting is None or self.receive is None:
             return await work
@@ -105,12 +105,12 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def namespace_of(headers: Mapping[bytes, bytes]) -> str:
-    """The namespace that a request names."""
+    """Return the namespace that the headers of a request name."""
     return headers[NAMESPACE_HEADER].decode("latin-1") if NAMESPACE_HEADER in headers else "default"
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """What is sent back."""
+    """A response to send."""
 
     status: int
     body: bytes

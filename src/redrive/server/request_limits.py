@@ -1,4 +1,4 @@
-"""Limits of a server, and what one request uses of them: room for its body, and its open namespace."""
+"""Limits of a server, and the resources that one request uses: memory for its body, and its open namespace."""
 
 from __future__ import annotations
 
@@ -12,70 +12,70 @@ from redrive.model.limits import KIB, MIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one request, and of all that are under way. What is beyond is refused before it costs anything."""
+    """Limits of one request, and of all concurrent ones. A request beyond a limit is refused before it costs much."""
 
     max_body_bytes: int = 32 * MIB
-    """Bytes of a request."""
+    """Maximum bytes of a request."""
     values: int = 1_000_000
-    """Commas and brackets in a body of JSON of more than 1 MiB: about as many values are in it. While they are read
-    nobody else is served, for half a second at most; a payload is not read, and one of 1 MiB cannot have so many."""
+    """Maximum commas and brackets in a JSON body of over 1 MiB, which is about the number of its values. Parsing blocks
+    all other requests, for half a second at most. Payloads are not parsed; 1 MiB cannot have so many values."""
     body_seconds: float = 30.0
-    """From the first byte of a request to its last."""
+    """Maximum seconds from the first byte of a request to its last."""
     answer_seconds: float = 60.0
-    """How long a client may take to read an answer."""
+    """Maximum seconds for a client to read a response."""
     wait_seconds: float = 60.0
-    """How long a lease or a watch may wait; longer waits end then, with nothing."""
+    """Maximum seconds that a lease or a watch waits; a longer wait ends then, with an empty response."""
     max_long_polls: int = 10_000
-    """Leases and watches that wait at once; more are told to come again."""
+    """Maximum concurrent leases and watches that wait; further ones are refused with a request to retry."""
     batch: int = 1000
-    """Items in one request."""
+    """Maximum items in one request."""
     page: int = 1000
-    """Items in one answer."""
+    """Maximum items in one response."""
     max_response_bytes: int = 32 * MIB
-    """Bytes of payloads in one answer. What is beyond comes with the next page, or is leased by the next request."""
+    """Maximum bytes of payloads in one response. The rest comes with the next page, or with the next lease."""
     max_total_body_bytes: int = 256 * MIB
-    """Bytes of requests that are being read or carried out at once; more are told to come again. One token gets no more
-    of them than it leaves to others."""
+    """Maximum bytes of all requests that are being read or executed; further ones are refused with a request to retry.
+    One token may use at most as many as remain for others."""
     waiting_body: int = 256 * KIB
-    """Bytes of a watch, which stay in memory while it waits: the names of a thousand queues."""
+    """Maximum bytes of a watch, which stay in memory while it waits: the names of a thousand queues."""
 
 
 class Busy(Overloaded):
-    """The server has too much to do. This request was not carried out."""
+    """The server is overloaded. It did not execute this request."""
 
     def __init__(self, waiting: int, problem: str) -> None:
         self.waiting = waiting
-        RedriveError.__init__(self, f"{problem}; this request was not carried out. Slow down and retry")
+        RedriveError.__init__(self, f"{problem}; this request was not executed. Slow down and retry")
 
 
 DEFAULT_LIMITS = Limits()
 
 
 class NamespaceUse:
-    """The broker of a namespace that is open, and who uses it."""
+    """The broker of an open namespace, and its use."""
 
     __slots__ = ("broker", "had_queues_at", "idle_since", "stays", "uses")
 
     def __init__(self, broker: AsyncBroker) -> None:
         self.broker = broker
         self.stays = False
-        """Whether it is not closed before the server ends: something beside requests uses it."""
+        """True if it stays open until the server ends, because not only requests use it."""
         self.uses = 0
         self.idle_since = time.monotonic()
         self.had_queues_at = 0.0
-        """When somebody last looked whether it has queues, and it had some."""
+        """The time of the last check that found queues in it; 0 if there was none."""
 
     def leave(self) -> None:
-        """One request less uses it."""
+        """End the use by one request."""
         self.uses -= 1
         self.idle_since = time.monotonic()
 
 
 class BodyBudget:
-    """Bytes of requests that are in memory at once.
+    """The memory for bodies of concurrent requests, in bytes.
 
-    A caller who has more than one request under way gets no more of it than is left for everybody else. So however
-    much one sends, and however slowly, others are served.
+    A caller with several concurrent requests gets at most as much as remains for all others. So others are served if
+    one caller sends much, or slowly.
     """
 
     def __init__(self) -> None:
@@ -83,18 +83,18 @@ class BodyBudget:
         self._by_name: dict[str, int] = {}
 
     def check(self, name: str | None, own: int, more: int, limit: int) -> None:
-        """Raise where there is no room for `more` bytes of a request that has taken `own` of them."""
+        """Raise `Busy` if there is no room for `more` bytes of a request that holds `own` bytes."""
         left = limit - self._all - more
         if left < 0 and self._all:
-            raise Busy(self._all, f"requests of {self._all:,} bytes are being carried out")
+            raise Busy(self._all, f"requests of {self._all:,} bytes are being executed")
         if name is None:
             return
         taken = self._by_name.get(name, 0)
         if taken > own and taken + more > left:
-            raise Busy(taken, f"requests of {taken:,} bytes of the token {name!a} are being carried out")
+            raise Busy(taken, f"requests of {taken:,} bytes of the token {name!a} are being executed")
 
     def add(self, name: str | None, more: int) -> None:
-        """So many more, or fewer, are in memory."""
+        """Record that `more` bytes are in memory, or fewer if it is negative."""
         self._all += more
         if name is not None:
             taken = self._by_name.get(name, 0) + more
@@ -105,7 +105,7 @@ class BodyBudget:
 
 
 class RequestResources:
-    """What one request of a caller holds."""
+    """The resources that one request of a caller holds."""
 
     __slots__ = ("_bodies", "_name", "_opened", "_size")
 
@@ -116,19 +116,19 @@ class RequestResources:
         self._opened: NamespaceUse | None = None
 
     def take(self, size: int, limit: int) -> None:
-        """So much more of the body is in memory. Raises `Busy` where that is too much for all requests together."""
+        """Reserve memory for `size` more bytes of the body. Raises `Busy` if all requests together exceed `limit`."""
         if size:
             self._bodies.check(self._name, self._size, size, limit)
             self._bodies.add(self._name, size)
             self._size += size
 
     def use_namespace(self, opened: NamespaceUse) -> None:
-        """It is about this namespace, which is not closed meanwhile."""
+        """Use a namespace, which stays open until this request releases it."""
         opened.uses += 1
         self._opened = opened
 
     def release_body(self, *, keeps_body: bool) -> None:
-        """From now on it only waits. Its namespace may be closed, which ends the wait."""
+        """Release the namespace, and the body unless it is kept, to wait. The wait ends if the namespace closes."""
         if not keeps_body:
             self._drop()
         opened, self._opened = self._opened, None
@@ -136,7 +136,7 @@ class RequestResources:
             opened.leave()
 
     def end(self) -> None:
-        """It is answered."""
+        """Release everything after the response."""
         self.release_body(keeps_body=False)
 
     def _drop(self) -> None:

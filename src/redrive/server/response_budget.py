@@ -1,6 +1,6 @@
-"""Answers to our own client within bounds: a page, or leases, of no more payload than one answer may have.
+"""Size limits of responses to our own client: a page, or leases, have at most the payload bytes of one response.
 
-The contract allows it: a short page with a cursor is not the last one, and fewer leases than were asked for are leases.
+The contract allows it: a short page with a cursor is not the last one, and a lease may grant fewer items than asked.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from redrive.model.ids import Token
 from redrive.model.item import Item, Lease
 
 STEP = 64
-"""So many items are read at once: what is in memory is bounded before anybody knows how large they are."""
+"""Items that are read with one query: bounds the memory before their sizes are known."""
 
 
 def read(core: Core, query: Query, most: int) -> Any:
-    """The answer of a store, with payloads of `most` bytes, or one item. Blocks."""
+    """Return the answer of the store, with payloads of up to `most` bytes, or one item. Blocks."""
     if query.__class__ is FindItems:
         return _page(core, query, most)
     if query.__class__ is GetItems:
@@ -59,7 +59,7 @@ def _page(core: Core, query: FindItems, most: int) -> Page:
 
 
 def _items(core: Core, asked: Sequence[Any], query_of: Callable[[Any], Query], most: int) -> tuple[Any, ...]:
-    """The items or leases of ids, keys or tokens, a few of these at a time."""
+    """Return the items or leases of ids, keys or tokens, reading `STEP` of them with one query."""
     found: list[Item | Lease | None] = []
     size = 0
     while len(found) < len(asked):
@@ -88,10 +88,10 @@ def _held(core: Core, query: ListWorkerLeases, most: int) -> tuple[Lease, ...]:
 def truncate_results(
     calls: Sequence[Call], results: Sequence[Any], most: int, now: Instant
 ) -> tuple[list[Any], list[Token]]:
-    """The results of a commit with leases of `most` bytes, or one; and the tokens of those that are to be given back.
+    """Return the results of a commit with leases of up to `most` bytes, or one, and the tokens of leases to release.
 
-    Where nothing is left of what a call leased, it may be called again at once. One that leases by id is answered for
-    the first ids.
+    If no lease of a call remains, it may be repeated immediately. The result of a lease by ids covers the first ids
+    only.
     """
     shown: list[Any] = []
     given_back: list[Token] = []
@@ -113,7 +113,7 @@ def truncate_results(
 
 
 def _count_fitting(sizes: Sequence[int], room: int) -> int:
-    """How many of the first ones fit."""
+    """Return how many of the first sizes fit."""
     for count, size in enumerate(sizes):
         room -= size
         if room < 0:
@@ -122,6 +122,6 @@ def _count_fitting(sizes: Sequence[int], room: int) -> int:
 
 
 def size_of(item: Item | Lease) -> int:
-    """Bytes of its payload and its result."""
+    """Return the bytes of its payload and its result."""
     result = item.result if isinstance(item, Item) else None
     return len(item.payload) + (0 if result is None else len(result.payload))

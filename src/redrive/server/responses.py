@@ -1,6 +1,6 @@
-"""Responses: errors, and one result for each item with one status for all of them.
+"""Responses: errors, and results of several items with one status.
 
-If every item succeeds, the status is 200. Otherwise it is that of the first error, whose code and text come first, and
+If every item succeeds, the status is 200. Otherwise it is that of the first error, with its code and text, and
 `results` has the result of each item.
 """
 
@@ -21,7 +21,7 @@ from redrive.wire.error_codec import RETRY_AFTER, ErrorBody, error_body, status_
 from redrive.wire.json_views import InstantText
 
 LARGE_ANSWER = 64 * 1024
-"""A body of this many bytes or more is sent in parts, each once the client has read those before it."""
+"""Bytes from which a body is sent in parts, each after the client has read those before it."""
 SAFE_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _HEAD = b"".join(b"%b: %b\r\n" % header for header in ((b"content-type", JSON), *SAFE_HEADERS)) + b"content-length: "
 _encode = msgspec.json.Encoder().encode
@@ -46,19 +46,19 @@ class UnsupportedMediaType(InvalidInput):
 
 
 def response_of(answer: Any) -> Response:
-    """What a handler gave, as a response."""
+    """Return the response of a handler, or its result as a response."""
     return answer if answer.__class__ is Response else Response(200, _encode(answer))
 
 
 def usual_head(response: Response) -> bytes | None:
-    """The headers of a response that is written in one go; None for one that is large, or has other headers."""
+    """Return the headers of a response that is written with one call; None if it is large or has other headers."""
     if response.content_type is not JSON or response.headers or len(response.body) >= LARGE_ANSWER:
         return None
     return b"%b%d\r\n\r\n" % (_HEAD, len(response.body))
 
 
 def refusal(error: RedriveError, body: Any = None) -> Response:
-    """An error as an answer. `body` is what is sent of it, where that is more than the error."""
+    """Return the response to an error. `body` replaces the body of the error."""
     after = RETRY_AFTER.get(error.code)
     headers = () if after is None else ((b"retry-after", str(after).encode()),)
     return Response(status_of(error), _encode(error_body(error) if body is None else body), headers=headers)
@@ -71,7 +71,7 @@ def http_error(
     headers: tuple[tuple[bytes, bytes], ...] = (),
     details: dict[str, Any] | None = None,
 ) -> Response:
-    """An error of HTTP itself, in the same shape."""
+    """Return the response to an error of HTTP itself, in the same form."""
     return Response(status, _encode(ErrorBody(code, message, details or {})), headers=headers)
 
 
@@ -79,7 +79,7 @@ REMOVED = "removed"
 
 
 class SettledItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How an item stands after a delivery ended or somebody changed it."""
+    """The state of an item after a delivery ended or a manual change."""
 
     id: str
     queue: str
@@ -96,7 +96,7 @@ class SettledItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Extended(msgspec.Struct, frozen=True, gc=False):
-    """A lease that lasts longer."""
+    """An extended lease."""
 
     deadline: InstantText
 
@@ -108,7 +108,7 @@ class ItemError(msgspec.Struct, frozen=True):
 
 
 class SettledItems(msgspec.Struct, frozen=True):
-    """What became of each item, in the order of the request."""
+    """The outcome of each item, in the order of the request."""
 
     items: list[SettledItem]
 
@@ -120,7 +120,7 @@ class ExtendedItems(msgspec.Struct, frozen=True):
 
 
 class PartialFailure(msgspec.Struct, frozen=True):
-    """The first error, and what became of each item, in the order of the request."""
+    """The first error, and the outcome of each item, in the order of the request."""
 
     code: str
     message: str
@@ -129,7 +129,7 @@ class PartialFailure(msgspec.Struct, frozen=True):
 
 
 def settled_item(settled: Settled) -> SettledItem:
-    """What a settle or a change by hand gave, as an answer tells it."""
+    """Return the outcome of a settle or of a manual change, for a response."""
     if settled.status is None and settled.dead_reason is None:  # as after most completions
         return SettledItem(settled.id, settled.queue, REMOVED, settled.counters)
     return SettledItem(
@@ -145,7 +145,7 @@ def settled_item(settled: Settled) -> SettledItem:
 
 
 def settled_answer(results: Sequence[Any]) -> SettledItems | Response:
-    """The answer to a call that ends or changes items one by one."""
+    """Return the response to a call that settles or changes items separately."""
     for error in results:
         if error.__class__ is not Settled:
             return some_failed(error, [_each(result) for result in results])
@@ -153,7 +153,7 @@ def settled_answer(results: Sequence[Any]) -> SettledItems | Response:
 
 
 def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
-    """The answer to a call that extends leases."""
+    """Return the response to a call that extends leases."""
     error = next((result for result in results if isinstance(result, RedriveError)), None)
     if error is None:
         return ExtendedItems([Extended(to_rfc3339(deadline)) for deadline in results])
@@ -161,7 +161,7 @@ def extended_answer(results: Sequence[Any]) -> ExtendedItems | Response:
 
 
 def some_failed(error: RedriveError, results: list[Any]) -> Response:
-    """The answer where not every item went well."""
+    """Return the response to a call that failed for some items."""
     body = error_body(error)
     return refusal(error, PartialFailure(body.code, body.message, body.details, results))
 

@@ -1,4 +1,4 @@
-"""A route: what one call is named, what it takes and gives, which right it needs, and who answers it."""
+"""A route: the name of a call, its request and response types, the permission it needs, and its handler."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Handler = Callable[[Request, Any], Awaitable[Any]]
 
 
 class DirectCall(msgspec.Struct, frozen=True):
-    """How a request is one call of the store contract, and its answer made of the result."""
+    """The conversion of a request to one store call, and of its result to a response."""
 
     make: Callable[[Any], Call | None]
-    """The call; None where the request takes more than that. Raises what the handler would raise."""
+    """Returns the call; None if the request needs more than one call. Raises what the handler would raise."""
     answer: Callable[[Any, Any], Any]
-    """What the handler would give, from the request and the result of the call; a refusal may be raised. None where
-    the handler would do more: then the call has changed nothing, and the handler runs."""
+    """Returns what the handler would return, from the request and the result of the call; may raise a refusal. None if
+    the handler would do more: the call has then changed nothing, and the handler runs."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,15 +31,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """As in `queue.produce`."""
     summary: str
     request_type: type[Any] | None
-    """A Struct. Fields that it does not know are refused. None: the handler gets the body as it came, which is
-    MessagePack, and a broker without a guard."""
+    """A Struct that refuses unknown fields. None: the handler gets the raw body, which is MessagePack, and a broker
+    without a guard."""
     response_type: type[Any] | None
     permission: Permission
-    """What the caller needs in some queue of the namespace, to be admitted. In which, the guard of its broker finds."""
+    """The permission that the caller needs in some queue of the namespace. The guard of its broker checks in which."""
     handler: Handler
     namespace: str | None = None
-    """Where it is done, regardless of the namespace that the request names."""
+    """The namespace of the call, regardless of the one that the request names."""
     direct: DirectCall | None = None
-    """For what most requests are: `redrive.server.direct_path`."""
+    """The direct path for usual requests: `redrive.server.direct_path`."""
     example: Mapping[str, Any] = {}
-    """A call that the document shows."""
+    """An example for the OpenAPI document."""

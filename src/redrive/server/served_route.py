@@ -1,4 +1,4 @@
-"""A route as a server has it: with its decoder, and counts of its answers."""
+"""A route of a server, with its decoder and its request counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGE_BODY = 1024 * 1024
 
 
 class RequestTally:
-    """How the requests of one call were answered. Counted in the event loop, and read from any thread."""
+    """Counts of the responses of one call. Updated in the event loop, and read from any thread."""
 
     __slots__ = ("call", "seconds", "statuses")
 
@@ -28,13 +28,13 @@ class RequestTally:
         self.statuses: dict[int, int] = {}
 
     def count(self, status: int, seconds: float) -> None:
-        """One more."""
+        """Count a response."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.seconds.observe(seconds)
 
 
 class ServedRoute:
-    """A route with all that can be made ready for it."""
+    """A route with its prepared decoder, content type and counts."""
 
     __slots__ = ("content_type", "decoder", "route", "tally")
 
@@ -45,7 +45,7 @@ class ServedRoute:
         self.tally = RequestTally(route.name, metrics.distribution(names.HTTP_SECONDS, (route.name,)))
 
     def check_content_type(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise where a body is of another type. A request that names none is taken for the right one."""
+        """Raise `UnsupportedMediaType` if a body is of another type. A request without a type is accepted."""
         given = headers.get(b"content-type")
         if given is None or given == self.content_type:
             return
@@ -53,7 +53,7 @@ class ServedRoute:
             raise UnsupportedMediaType(self.content_type.decode())
 
     def decode(self, body: bytes, max_values: int) -> Any:
-        """The call that a body of JSON is. Raises `InvalidInput`; `RequestTooLarge` where it has too many values."""
+        """Return the call in a JSON body. Raises `InvalidInput`, and `RequestTooLarge` if it has too many values."""
         assert self.decoder is not None
         if len(body) > _LARGE_BODY:
             _check_values(body, max_values)
@@ -61,11 +61,11 @@ class ServedRoute:
             return self.decoder.decode(body or b"{}")
         except RecursionError:
             raise InvalidInput(f"the request is nested too deep for {self.route.name}") from None
-        except ValueError as error:  # what msgspec says of JSON and of values, or of text that is not UTF-8
+        except ValueError as error:  # an error of msgspec about JSON or values, or text that is not UTF-8
             raise InvalidInput(f"the request is not what {self.route.name} takes: {error}") from None
 
 
 def _check_values(body: bytes, most: int) -> None:
-    """Raise where a body of JSON has more values than may be read in one go."""
+    """Raise `RequestTooLarge` if a JSON body has more values than may be parsed without a break."""
     if sum(map(body.count, (b",", b"[", b"{"))) > most:
         raise RequestTooLarge("the number of values in the request", most)

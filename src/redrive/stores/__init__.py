@@ -1,1 +1,1 @@
-"""The stores: one folder each. Only `redrive.connect` imports them."""
+"""The stores, one package each. Only `redrive.connect` imports them."""

@@ -1,4 +1,4 @@
-"""How many calls may use a server at a time."""
+"""A limit on the number of concurrent calls to a server."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _POLL_SECONDS = 0.1
-"""How often a call that waits looks by itself: the one that should have woken it may have been interrupted."""
+"""Interval at which a waiting call polls: the call that should have woken it may have been interrupted."""
 
 
 class Slots:
-    """A number of slots. A call has none any more once it has ended, wherever an exception ended it: a slot is known
-    before it is taken, and is free when nothing refers to it."""
+    """A fixed number of slots. A call loses its slot when it ends, at whichever point an exception ended it: a slot
+    exists before it is taken, and is free when nothing refers to it."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._mutex = threading.Lock()
         self._taken: weakref.WeakSet[threading.Lock] = weakref.WeakSet()
-        """A slot is the lock that its call waits on."""
+        """Slots in use. A slot is the lock that its call waits on."""
         self._waiting: dict[threading.Lock, None] = {}
 
     @contextmanager
     def one(self, timeout_seconds: float) -> Iterator[bool]:
-        """Within this, the call has a slot. False where none was free for so long."""
+        """Hold a slot within this context. False if none was free within `timeout_seconds`."""
         slot = threading.Lock()
         slot.acquire()
         try:

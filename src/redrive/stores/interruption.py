@@ -1,5 +1,5 @@
-"""Telling an exception of the engine from one that was raised from outside: by a signal handler, as for Ctrl-C or an
-alarm. That one is the caller's, whatever its class: it says nothing about the engine, and comes out as itself."""
+"""Distinction of exceptions of the engine from those raised by a signal handler, as for Ctrl-C or an alarm. The latter
+belong to the caller, regardless of their class: they say nothing about the engine and are raised unchanged."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 import traceback
 
 _LIBRARIES = frozenset({"redis", "hiredis", "ssl", "socket"})
-"""Whose code turns errors of the system into errors of its own."""
+"""Packages whose code raises errors of their own for errors of the system."""
 _OURS = frozenset({"redrive", *sys.stdlib_module_names})
-"""Whose code raises where Redrive has a mistake. A signal handler is code of the program."""
+"""Packages whose exceptions are mistakes in Redrive. A signal handler is code of the program."""
 
 
 def interruption(
     error: BaseException, before: BaseException | None, own: tuple[type[BaseException], ...]
 ) -> BaseException | None:
-    """What was raised from outside, where that is what happened; None where the error is the engine's.
+    """Return the exception that was raised from outside the engine, or None if the error is the engine's.
 
-    A driver that is interrupted may raise an error of its own instead, with what interrupted it as its context. `own`
-    are the classes of the engine's errors. `before` is what the caller was handling already.
+    An interrupted driver may raise an error of its own, with the interruption as its context. `own` are the classes of
+    the engine's errors. `before` is the exception that the caller was already handling.
     """
     found: BaseException | None = error
     while found is not None and found is not before:
@@ -29,18 +29,18 @@ def interruption(
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Whether code of Redrive raised it, called by no other: neither by the driver, whose connection is as it was, nor
-    by a signal handler."""
+    """Return whether code of Redrive raised the error, called only by Redrive: neither by the driver, whose connection
+    is unchanged, nor by a signal handler."""
     came_through = _packages(error)[1:]
     return isinstance(error, Exception) and bool(came_through) and _OURS.issuperset(came_through)
 
 
 def _is_of_the_system(error: BaseException) -> bool:
-    """Whether a library met it in a call of the system. What a signal handler raises there comes from the handler."""
+    """Return whether a library raised the error in a system call, and not a signal handler during that call."""
     return isinstance(error, Exception) and _packages(error)[-1] in _LIBRARIES
 
 
 def _packages(error: BaseException) -> list[str]:
-    """The packages of the functions that an error came through, the one that raised it last."""
+    """Return the packages of the functions that an error passed through; the one that raised it is last."""
     frames = traceback.walk_tb(error.__traceback__)
     return ["", *(str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames)]

@@ -1,8 +1,8 @@
-"""Notifications between processes, for PostgreSQL and Redis: publish after a commit, and wake a subscriber.
+"""Notifications between processes, for PostgreSQL and Redis: published after a commit, they wake a subscriber.
 
-A `Publisher` sends from its own thread and joins what arrives in the meantime. A `SocketSubscriber` waits on a
-connection in a thread and calls back when something comes in. `Notifications` has both, and the rules of when to
-connect and when to poll; a store adds how it sends and how it listens.
+A `Publisher` sends from its own thread and coalesces the names that arrive between two sends. A `SocketSubscriber`
+waits on a connection in a thread and calls back on input. `Notifications` has both, and the rules of when to connect
+and when to poll; a store adds how it sends and how it listens.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from redrive.errors import Closed
 from redrive.model.duration import SECOND
 
 PAUSE_SECONDS = 0.01
-"""How far apart two notices are at least: what arrives between them is told together."""
+"""Minimum interval between two notifications: the names that arrive in between are sent together."""
 POLL_EVERY = SECOND
-"""Notifications may be lost with a connection. Waiters poll at this interval."""
+"""Interval at which waiters poll, in microseconds: notifications may be lost with a connection."""
 RETRY_SECONDS = 0.25
-"""Time between two tries to connect the listener."""
+"""Interval between two attempts to connect the listener."""
 
 
 class Publisher:
-    """Gives the names of queues to `send`, which loses them rather than raise. `done` is called last, by the same
+    """Passes the names of queues to `send`, which drops them rather than raise. `done` is called last, by the same
     thread."""
 
     def __init__(self, send: Callable[[list[str]], None], done: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ class Publisher:
         self._thread: threading.Thread | None = None
 
     def publish(self, queues: Iterable[str]) -> None:
-        """Something arrived in these queues."""
+        """Publish that something arrived in these queues."""
         with self._mutex:
             if self._closed:
                 return
@@ -55,7 +55,7 @@ class Publisher:
         self._wake.set()
 
     def close(self) -> None:
-        """Tell what is untold, and stop."""
+        """Publish what is pending, and stop."""
         with self._mutex:
             self._closed = True
             thread = self._thread
@@ -77,17 +77,17 @@ class Publisher:
 
 
 CAN_LISTEN = hasattr(select, "poll")
-"""Not on Windows. There, whoever waits looks now and then."""
+"""False on Windows, where waiters poll."""
 
 _open_subscribers: weakref.WeakSet[SocketSubscriber] = weakref.WeakSet()
 
 
 class SocketSubscriber:
-    """Rings once something has come in on a connection, and again only after `resume`. It reads nothing. `wake` is not
-    to wait for anything.
+    """Calls `wake` once when a connection has input, and again only after `resume`. It reads nothing. `wake` must not
+    block.
 
-    It waits on a socket of its own, a second one for the same connection: whatever becomes of the first, by a driver or
-    by its owner, this one is no other connection's.
+    It waits on a duplicate of the connection's file descriptor: if the driver or the owner closes the original, the
+    duplicate never refers to another connection.
     """
 
     def __init__(self, fileno: int, wake: Callable[[], None]) -> None:
@@ -101,11 +101,11 @@ class SocketSubscriber:
         self._thread.start()
 
     def resume(self) -> None:
-        """Everything that had come in was read."""
+        """Continue to wait: all input was read."""
         self._read.set()
 
     def close(self) -> None:
-        """Ring no more. Twice is no error."""
+        """Stop calling `wake`. A second call does nothing."""
         self._closed = True
         self._read.set()
         with contextlib.suppress(OSError):  # the thread was faster
@@ -116,7 +116,7 @@ class SocketSubscriber:
         self._thread.join()
 
     def detach_after_fork(self) -> None:
-        """After a fork, in the child: the thread is the parent's, and so is the connection."""
+        """Close this copy in a forked child: the thread and the connection are the parent's."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._close_all()
@@ -157,17 +157,17 @@ class Notifications(ABC, Generic[_C]):
     """Notifications of one namespace, published after a commit and not as a part of it."""
 
     connection_errors: ClassVar[tuple[type[Exception], ...]]
-    """What a connection raises that is lost or cannot be made."""
+    """Exceptions of a connection that is lost or cannot be opened."""
 
     def __init__(self, channel: str, now: Callable[[], int] = lambda: time.monotonic_ns() // 1000) -> None:
-        """`now` gives microseconds: what waiters poll by."""
+        """Take the clock `now`, in microseconds, by which waiters poll."""
         self.channel = channel
         self._now = now
         self._wake: Callable[[], None] | None = None
         self.reopen()
 
     def reopen(self) -> None:
-        """Start over in a forked child: what there was belongs to the parent."""
+        """Reset the state in a forked child: connections and threads are the parent's."""
         self._closed = False
         self._listener: _C | None = None
         self._subscriber: SocketSubscriber | None = None
@@ -203,7 +203,7 @@ class Notifications(ABC, Generic[_C]):
                 self._drop_listener()
                 self._listen_from = time.monotonic() + RETRY_SECONDS
                 return None
-            except BaseException:  # of a signal handler: an answer may be read in part
+            except BaseException:  # from a signal handler: an answer may be read in part
                 self._drop_listener()
                 raise
             if self._subscriber is not None:
@@ -252,7 +252,7 @@ class Notifications(ABC, Generic[_C]):
 
     @abstractmethod
     def _publish(self, queues: list[str]) -> None:
-        """Publish once. A lost notification delays waiters by a second: they poll."""
+        """Publish once. A lost notification delays waiters by a second, since they poll."""
 
     @abstractmethod
     def _drop_sender(self) -> None:

@@ -1,1 +1,1 @@
-"""Functions as work: an app, its queues, and the tasks in them. Nothing here runs them; `redrive.worker` does."""
+"""Functions as tasks: an app, its queues, and the tasks in them. `redrive.worker` runs them."""

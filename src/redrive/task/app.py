@@ -1,4 +1,4 @@
-"""`App`: the queues and tasks of a program, and the broker that they are put to. Making one opens nothing."""
+"""`App`: the queues and tasks of a program, and the broker that they are put to. Creating one opens nothing."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from redrive.task.task_options import check_options
 from redrive.task.task_queue import TaskQueue, create_declared_queues
 
 URL_VARIABLE = "REDRIVE_URL"
-"""Where an app runs that is given no URL."""
+"""Environment variable with the URL of the store, for an app without one."""
 
 Middleware: TypeAlias = Callable[[Context], AbstractContextManager[None]]
 _Function = TypeVar("_Function", bound=Callable[[Context], Iterator[None]])
 
 
 class App:
-    """The queues and tasks of a program. The store is opened, and the queues created, when that is first needed.
+    """The queues and tasks of a program. The first use opens the store and creates the queues.
 
-    url: where it runs, as for `connect`; unset, what the variable REDRIVE_URL says, else `sqlite:///redrive.db`.
-    token: what a server knows it by; unset, what the variable REDRIVE_TOKEN says. Not looked at for other stores.
+    url: the store, as for `connect`; by default, that of the variable REDRIVE_URL, else `sqlite:///redrive.db`.
+    token: the token for a server; by default, that of the variable REDRIVE_TOKEN. Ignored for other stores.
     The other options are those of `connect`.
     """
 
@@ -53,13 +53,13 @@ class App:
         """All tasks, by name."""
         self._queues: dict[str, TaskQueue] = {}
         self.middlewares: list[Middleware] = []
-        """What is entered around each call of a handler, the first one outermost."""
+        """Context managers around each call of a handler, the first one outermost."""
         self._opening = threading.RLock()
         self._broker: Broker | None = None
         self._used: str | None = None
-        """Where it runs for a while, instead of what its URL says; without a password."""
+        """The store of `override_broker`, which replaces that of the URL; without a password."""
         self._declared: set[str] = set()
-        """Queues that the open broker was told of."""
+        """Queues that are declared in the open broker."""
 
     @property
     def queues(self) -> Mapping[str, TaskQueue]:
@@ -70,8 +70,8 @@ class App:
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> TaskQueue:
         """Declare a queue. The settings are those of `create_queue`, and are checked now.
 
-        In the store it is created if it is missing; if it is there, the settings named here are set and the others
-        stay. Without settings, the same name again gives the same queue.
+        In the store it is created if it is missing; if it exists, the settings named here are set and the others
+        stay. A second call with the same name and no settings returns the same queue.
         """
         name = check_name("queue", name)
         known = self._queues.get(name)
@@ -84,20 +84,20 @@ class App:
         return queue
 
     def middleware(self, function: _Function) -> _Function:
-        """Call this around each handler: a generator function (context) with one `yield`, where the handler runs.
+        """Call a function around each handler: a generator function (context) with one `yield`, where the handler runs.
 
         What the handler raises is raised at the `yield`; what the function raises is the failure.
         """
         is_generator: bool = inspect.isgeneratorfunction(function)
         if not is_generator:
             raise InvalidInput(
-                f"around takes a function of the context with one yield in it, not {short_repr(function, 60)}"
+                f"middleware takes a function of the context with one yield in it, not {short_repr(function, 60)}"
             )
         self.middlewares.append(contextlib.contextmanager(function))
         return function
 
     def add(self, task: Task[..., Any]) -> None:
-        """A task was declared. Names are what items are found by, so each is given once."""
+        """Add a declared task. Its name must be unique, because items name their task."""
         known = self._tasks.get(task.name)
         if known is not None:
             raise InvalidInput(
@@ -107,12 +107,12 @@ class App:
         self._tasks[task.name] = task
 
     def check(self) -> None:
-        """Raise `InvalidArguments` where a task has a parameter that no item can bring, before any item is touched."""
+        """Raise `InvalidArguments` if a task has a parameter that no item can provide, before any item is leased."""
         for task in self._tasks.values():
             task.arguments.check()
 
     def open(self) -> Broker:
-        """The broker, opened if need be, with every declared queue in it."""
+        """Return the broker, opened if need be, with every declared queue in it."""
         broker = self._broker
         if broker is not None and len(self._declared) == len(self._queues):
             return broker
@@ -130,7 +130,7 @@ class App:
             return self._broker
 
     async def open_async(self) -> AsyncBroker:
-        """The same broker for an event loop, which does not wait meanwhile."""
+        """Return the same broker for an event loop, without blocking the loop."""
         broker = self._broker
         if broker is None or len(self._declared) != len(self._queues):
             broker = await asyncio.get_running_loop().run_in_executor(None, self.open)
@@ -143,7 +143,7 @@ class App:
 
     @property
     def store_url(self) -> str:
-        """The store that it runs on, for people: its URL without a password, a file with its whole path."""
+        """The URL of the store, for display: without a password, a file with its absolute path."""
         return self._used or redact_url(absolute_sqlite_url(self._named(), Path.cwd()))
 
     @property
@@ -159,7 +159,7 @@ class App:
 
     @contextlib.contextmanager
     def override_broker(self, where: str | Broker, **options: Unpack[ConnectOptions]) -> Iterator[Broker]:
-        """Run on another store for a while: a URL, with options as for `connect`, or a broker. For tests."""
+        """Run on another store within this: a URL, with options as for `connect`, or a broker. For tests."""
         if isinstance(where, Broker):
             if options:
                 raise InvalidInput(f"a broker is open already: {', '.join(options)} cannot be given with it")
@@ -197,18 +197,18 @@ class App:
         self.close()
 
     def _connect(self, url: str, options: ConnectOptions) -> Broker:
-        """A broker on the store that a URL names. A token is shown to servers only."""
+        """Return a broker on the store of a URL. A token is passed to servers only."""
         if isinstance(url, str) and url.startswith(("http://", "https://")):
             options = {"token": self._token or token_for(url), **options}
         given: ConnectOptions = {**self._options, **options}
         return connect(url, **given)
 
     def _named(self) -> str:
-        """The URL of the store."""
+        """Return the URL of the store."""
         return self._url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     def _declare_new(self, broker: Broker, known: set[str]) -> None:
-        """Tell the broker of queues that it was not told of."""
+        """Declare in the broker the queues that are not in `known`."""
         new = {name: queue.settings for name, queue in self._queues.items() if name not in known}
         broker.run_flow(create_declared_queues(broker.core, new))
         self._declared = known | new.keys()

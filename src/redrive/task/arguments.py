@@ -1,6 +1,6 @@
-"""Arguments: a call becomes a JSON object of named arguments, and that becomes a call again, checked by type.
+"""Arguments: a call is encoded as a JSON object of named arguments, and decoded to a call again, checked by type.
 
-The types are the annotations of the function. They are resolved when first needed, so a function may name types that
+The types are the annotations of the function. They are resolved at the first use, so a function may name types that
 are defined below it; annotations that cannot be read from JSON are refused.
 """
 
@@ -30,7 +30,7 @@ _OUTCOMES = (Retry, Release, Dead, RetryVerdict)
 
 
 class TypeHints:
-    """What the names in a function's annotations mean."""
+    """The types that the annotations of a function name."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         innermost: Any = inspect.unwrap(function)
@@ -40,17 +40,17 @@ class TypeHints:
         self._innermost = innermost
 
     def of(self, task: str, parameter: inspect.Parameter) -> Any:
-        """The type of a parameter; anything where it has none."""
+        """Return the type of a parameter; Any if it has none."""
         try:
             return self._resolved(parameter.annotation)
         except Exception as error:
             if self.seems_context(parameter.annotation):  # imported for type checkers only
                 return Context
-            problem = f"the type of {parameter.name} cannot be told: {error}; import it where the task is defined"
+            problem = f"the type of {parameter.name} cannot be resolved: {error}; import it where the task is defined"
             raise InvalidArguments(task, problem) from error
 
     def return_type(self, annotation: Any) -> Any:
-        """What the function says that it returns; None where it says nothing, or nothing that can be resolved."""
+        """Return the annotated return type; None without annotation, or if it cannot be resolved."""
         try:
             return None if annotation is inspect.Signature.empty else self._resolved(annotation)
         except Exception:
@@ -58,7 +58,7 @@ class TypeHints:
 
     @staticmethod
     def seems_context(annotation: Any) -> bool:
-        """Whether it is the context, as far as can be told without resolving names."""
+        """Return whether it is the context, as far as is known without resolving names."""
         if isinstance(annotation, str):
             return _SEEMS_CONTEXT.fullmatch(annotation) is not None
         return is_context(annotation)
@@ -70,7 +70,7 @@ class TypeHints:
         return typing.get_type_hints(holder, self._globals, self._locals(), include_extras=True)["it"]
 
     def _locals(self) -> dict[str, Any]:
-        """What the function can see of the functions around it."""
+        """Return the variables of enclosing functions that the function refers to."""
         try:
             return dict(inspect.getclosurevars(self._innermost).nonlocals)
         except (TypeError, ValueError):
@@ -78,12 +78,12 @@ class TypeHints:
 
 
 def is_context(kind: Any) -> bool:
-    """Whether a parameter of that type is given the context."""
+    """Return whether a parameter of that type receives the context."""
     return kind is Context or (_is_union(kind) and set(typing.get_args(kind)) == {Context, type(None)})
 
 
 def strip_outcome_types(kind: Any) -> Any:
-    """The type of the results alone, without what a handler returns to steer; None where nothing is left."""
+    """Return the type of the results, without outcomes such as `Retry`; None if nothing is left."""
     if not _is_union(kind):
         return None if kind in _OUTCOMES else kind
     left = tuple(each for each in typing.get_args(kind) if each not in _OUTCOMES)
@@ -91,7 +91,7 @@ def strip_outcome_types(kind: Any) -> Any:
 
 
 def check_type(task: str, name: str, kind: Any) -> None:
-    """Raise unless values of that type can be read from JSON."""
+    """Raise InvalidArguments unless values of that type can be read from JSON."""
     try:
         info = msgspec.inspect.type_info(kind)
     except (TypeError, ValueError) as error:
@@ -102,7 +102,7 @@ def check_type(task: str, name: str, kind: Any) -> None:
             shown = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
             raise InvalidArguments(
                 task,
-                f"the type of {name} cannot be read from JSON: {shown} is a class of its own; make it a dataclass or a "
+                f"the type of {name} cannot be read from JSON: {shown} is a custom class; make it a dataclass or a "
                 f"msgspec.Struct, or take what it is made of",
             )
 
@@ -112,7 +112,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def _within(info: Any, seen: set[int]) -> Iterator[Any]:
-    """A type and all that it is made of."""
+    """Yield a type and all types that it is made of."""
     if id(info) in seen:
         return
     seen.add(id(info))
@@ -133,23 +133,23 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$")
 
 
 class Undecodable(Exception):
-    """The payload of an item is not JSON, so that nobody can tell what the arguments are."""
+    """An error for a payload that is not JSON, so that the arguments are unknown."""
 
 
 class _Plan(NamedTuple):
-    """How calls of one function are written and read."""
+    """The rules to encode and decode calls of one function."""
 
     signature: inspect.Signature
-    """Without the context."""
+    """The signature without the context."""
     context: str | None
-    """The parameter that is given the context."""
+    """The parameter that receives the context."""
     decode: Callable[[bytes], Any]
     names: tuple[str, ...]
-    """The parameters but the context."""
+    """The parameters except the context."""
     positional: tuple[str, ...]
-    """Those of them that can be given by their position."""
+    """Those of them that can be passed by position."""
     by_name: bool
-    """Whether every argument can be passed by its name."""
+    """True if every argument can be passed by its name."""
 
 
 class Arguments:
@@ -164,17 +164,17 @@ class Arguments:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Arguments without which the function cannot be called, as far as can be told without looking at the types."""
+        """Arguments without which the function cannot be called, as far as is known without resolving the types."""
         parameters = self._signature.parameters.values()
         given = [each for each in parameters if each.default is each.empty and each.kind not in _SPREAD]
         return tuple(each.name for each in given if not self._hints.seems_context(each.annotation))
 
     def check(self) -> None:
-        """Raise `InvalidArguments` where the function has a parameter whose type cannot be told, or read from JSON."""
+        """Raise `InvalidArguments` if the type of a parameter cannot be resolved, or read from JSON."""
         self._made or self._make()
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
-        """The payload of a call. Raises `InvalidArguments` where the function could not be called so."""
+        """Return the payload of a call. Raises `InvalidArguments` if the function does not accept these arguments."""
         plan = self._made or self._make()
         given = self._given(plan, args, kwargs)
         try:
@@ -187,14 +187,14 @@ class Arguments:
             self._read(plan, payload)
         except (RedriveError, Undecodable):
             raise
-        except Exception as error:  # of a type of the caller's own, which is made of what was written
+        except Exception as error:  # from a type of the caller, which is built from the payload
             if is_of_a_signal(error):
                 raise
             raise InvalidArguments(self._task, str(unreadable("what was given", error))) from error
         return payload
 
     def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
-        """What to call the function with. Raises `Undecodable`, or `InvalidArguments` where the JSON does not fit."""
+        """Return the arguments of a call. Raises `Undecodable`, or `InvalidArguments` if the JSON does not fit."""
         plan = self._made or self._make()
         if not is_json(content_type):
             raise Undecodable(f"the payload is {content_type!r:.80}, and arguments of a task are JSON")
@@ -207,14 +207,14 @@ class Arguments:
         return (), kwargs
 
     def returned(self, result: Result) -> Any:
-        """What the function returned, as the type that it says it returns where that can be had, else as in JSON."""
+        """Return what the function returned, as its annotated type if that is possible, else as in JSON."""
         if self._returns is UNSET:
             self._returns = strip_outcome_types(self._hints.return_type(self._signature.return_annotation))
         if self._returns is not None and is_json(result.content_type):
             try:
                 return msgspec.json.decode(result.payload, type=self._returns)
             except (msgspec.MsgspecError, TypeError, ValueError):
-                pass  # the function returned something else than it says
+                pass  # the value does not fit the annotation
         return result.value
 
     def _make(self) -> _Plan:
@@ -245,7 +245,7 @@ class Arguments:
         return self._made
 
     def _given(self, plan: _Plan, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name, in the order of the signature: one call is one payload, however it is written."""
+        """Return arguments by name, in the order of the signature: equal calls have equal payloads."""
         if plan.by_name and len(args) <= len(plan.positional):
             named = dict(zip(plan.positional, args, strict=False))
             if not kwargs:
@@ -256,7 +256,7 @@ class Arguments:
                 if len(given) == len(named):
                     return given
         try:
-            # Several times slower; it knows every way in which a call can be wrong.
+            # Several times slower, but it reports every kind of invalid call.
             return plan.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidArguments(self._task, f"{error}{_meant(kwargs, plan.names)}") from None
@@ -270,7 +270,7 @@ class Arguments:
             raise Undecodable(f"the payload cannot be read as JSON: {error}") from None
 
     def _positions(self, plan: _Plan, values: Any, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
-        """For functions with arguments that have no name, or as many as one likes."""
+        """Return the arguments of a function with positional-only or variadic parameters."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for parameter in self._signature.parameters.values():
@@ -299,7 +299,7 @@ class Arguments:
 
 
 def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """A field of the payload. One that is left out is left to the function's own default."""
+    """Return a field of the payload. If it is omitted in a call, the default of the function applies."""
     if parameter.kind is parameter.VAR_POSITIONAL:
         kind = list[kind]
     elif parameter.kind is parameter.VAR_KEYWORD:
@@ -310,12 +310,12 @@ def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[s
 
 
 def _meant(given: Iterable[str], names: Sequence[str]) -> str:
-    """What an argument was probably meant to be that the function does not have."""
+    """Return a suggestion for the first argument that the function does not have, or an empty text."""
     return next((suggest(name, names, {}) for name in given if name not in names), "")
 
 
 def _told(text: str) -> str:
-    """What msgspec says of a JSON object, said of arguments."""
+    """Translate what msgspec reports of a JSON object into a text about arguments."""
     if missing := _MISSING.match(text):
         return f"missing a required argument: '{missing[1]}'"
     if unknown := _UNKNOWN.match(text):

@@ -1,6 +1,6 @@
-"""What a handler gets: the context of its delivery. What it may return: an outcome; anything else is its result.
+"""The context of a delivery, which its handler gets, and outcomes that a handler may return; other values are results.
 
-Beside `Retry` and `Release`, a handler may return `Dead(note=…)`. Raising an exception means failure.
+Besides `Retry` and `Release`, a handler may return `Dead(note=…)`. Raising an exception means failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redrive.task.task import Task
 
 KEEP_HEADER = "keep_result"
-"""How long the result of this item is kept, in microseconds, where that was asked for with its put."""
+"""Time for which the result of this item is kept, in microseconds, if its put asked for that."""
 TICK_HEADER = "tick"
 """The instant, in microseconds since 1970, that a periodic task was put for."""
 
@@ -30,14 +30,14 @@ _NUMBER_DIGITS_MAX = 20
 
 
 class TaskItem(NamedTuple):
-    """A call of a task that is not put yet: `task.item(…)` makes one."""
+    """A call of a task that is not put yet: `task.item(…)` returns one."""
 
     queue: str
     item: NewItem
 
 
 class Context:
-    """One delivery, as its handler sees it. A parameter annotated with this class is given it."""
+    """One delivery, for its handler. A parameter annotated with this class receives it."""
 
     __slots__ = ("_lease_lost", "_stopping", "lease", "puts", "task")
 
@@ -51,12 +51,12 @@ class Context:
         self.lease = lease
         self.task = task
         self.puts: list[tuple[str, NewItem]] = []
-        """What is put when this delivery completes, and only then."""
+        """Items that are put when this delivery completes, and only then."""
         self._stopping = stopping
         self._lease_lost = lease_lost
 
     def put(self, item: TaskItem) -> None:
-        """Put this together with the completion of this delivery, in one transaction. If it fails, nothing is put."""
+        """Put an item in the transaction that completes this delivery. If the delivery fails, nothing is put."""
         if not isinstance(item, TaskItem):
             raise InvalidInput(f"context.put takes what task.item(…) gives, not {short_repr(item, 60)}")
         self.puts.append(item)
@@ -73,12 +73,12 @@ class Context:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What came with the put, and `task`."""
+        """The headers of the put, and `task`."""
         return self.lease.headers
 
     @property
     def attempts(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self.lease.attempts
 
     @property
@@ -98,23 +98,23 @@ class Context:
 
     @property
     def deadline(self) -> Instant:
-        """When the lease would have run out; the worker extends it for as long as the handler runs."""
+        """End of the lease as first granted; the worker extends it while the handler runs."""
         return self.lease.deadline
 
     @property
     def stopping(self) -> bool:
-        """Whether the worker was asked to stop: a long handler may end early, for example with `Release()`."""
+        """True if the worker was asked to stop: a long handler may end early, for example with `Release()`."""
         return self._stopping is not None and self._stopping()
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the item was taken away: what comes of this delivery is refused, and the handler should end. Only a
-        function in a thread can see that; a coroutine is cancelled, and a process is killed."""
+        """True if the lease is lost: the outcome of this delivery will be refused, and the handler should end. Only a
+        function in a thread can read that; a coroutine is cancelled, and a process is killed."""
         return self._lease_lost is not None and self._lease_lost()
 
     @property
     def trace_id(self) -> str | None:
-        """The trace that this belongs to: the one that is going on, else the one that came with the item."""
+        """The id of the current trace, else of the one that came with the item."""
         return tracing.trace_id(self.lease.headers)
 
     @property
@@ -125,7 +125,7 @@ class Context:
 
     @property
     def keep_result(self) -> int | None:
-        """How long the result is kept, in microseconds: as asked with the put, else as the task says. None: not."""
+        """Time for which the result is kept, in microseconds: that of the put, else of the task. None: not kept."""
         if KEEP_HEADER not in self.lease.headers:
             return self.task.keep_result
         asked = _number(self.lease.headers[KEEP_HEADER])
@@ -133,29 +133,29 @@ class Context:
 
 
 def _number(text: str | None) -> int | None:
-    """Headers come from anywhere: one that is not a number is as if it were not there."""
+    """Return the number in a header, or None if it is no number: headers can come from any program."""
     if text is None or len(text) > _NUMBER_DIGITS_MAX or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """A failure that is tried again `after` that time, whatever the retry setting says, while attempts are left."""
+    """A failure that is retried `after` that time, regardless of the retry policy, while attempts are left."""
 
     after: DurationInput
     reason: str | None = None
-    """What the history says of it."""
+    """The reason in the history."""
 
     def __post_init__(self) -> None:
         parse_duration(self.after, "after")
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Not now, and nobody's fault: the item goes to the tail after `delay`. The attempt counts, and no failure does."""
+    """A release without a failure: the item goes to the tail after `delay`. The attempt is counted."""
 
     delay: DurationInput = 0
     reason: str | None = None
-    """What the history says of it."""
+    """The reason in the history."""
 
     def __post_init__(self) -> None:
         parse_duration(self.delay, "delay")

@@ -1,4 +1,4 @@
-"""Hooks: functions of the program that are told when a delivery failed, and when its item died."""
+"""Hooks: functions of the program that are called when a delivery failed or completed, and when its item died."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Hooks:
         self._completed: list[Hook] = []
 
     def on_failure(self, hook: _Hook) -> _Hook:
-        """Call it after each failure, whether the item is tried again or dead."""
+        """Call it after each failure, whether the item is retried or dead."""
         self._failure.append(_checked(hook))
         return hook
 
     def on_dead(self, hook: _Hook) -> _Hook:
-        """Call it after an item died by the end of a delivery."""
+        """Call it after an item died at the end of a delivery."""
         self._dead.append(_checked(hook))
         return hook
 
@@ -47,11 +47,11 @@ class Hooks:
 
     @property
     def has_completed(self) -> bool:
-        """Whether completions are reported to any of them."""
+        """True if any of them is called for completions."""
         return bool(self._completed) or (self._before is not None and self._before.has_completed)
 
     def call(self, context: Context, failure: Failure | None, settled: Settled, *, is_completed: bool = False) -> None:
-        """The delivery ended, and that is committed. An error in a hook is logged and changes nothing."""
+        """Call the hooks for a delivery, after its commit. An error in a hook is logged and changes nothing."""
         if self._before is not None:
             self._before.call(context, failure, settled, is_completed=is_completed)
         hooks = list(self._failure) if failure is not None else []
@@ -62,7 +62,7 @@ class Hooks:
                 hook(context, failure, settled)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # SystemExit, say: the other hooks are called all the same
+            except BaseException:  # also SystemExit: the other hooks are still called
                 name = getattr(hook, "__qualname__", type(hook).__name__)
                 _log.exception("hook_failed", hook=name, item=context.id, queue=context.queue, task=context.task.name)
 

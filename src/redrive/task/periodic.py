@@ -16,18 +16,18 @@ from redrive.errors import InvalidDuration, InvalidInput, short_repr
 from redrive.model.duration import MINUTE, SECOND, DurationInput, format_duration, parse_duration
 
 ON_TIME = MINUTE
-"""A tick that is put later than this was missed."""
+"""Longest delay of a tick that is not missed."""
 MAX_MISSED = 100
-"""Most ticks that are put for one task at once; of more, the oldest are left out."""
+"""Most ticks that are put for one task together; of more, the oldest are skipped."""
 
 
 class MissedTicks(StrEnum):
-    """What becomes of ticks that passed while no worker was there to put them."""
+    """The policy for ticks that passed while no worker was running to put them."""
 
     SKIP = "skip"
-    """They are left out."""
+    """None of them is put."""
     ONCE = "once"
-    """One item stands for all of them."""
+    """One item is put for all of them."""
     ALL = "all"
     """Each is put, the newest MAX_MISSED of them."""
 
@@ -39,7 +39,7 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
     """In microseconds."""
 
     def next_tick(self, after: Instant) -> Instant:
-        """The first tick later than this."""
+        """Return the first tick later than this."""
         return Instant((after // self.interval + 1) * self.interval)
 
     def __str__(self) -> str:
@@ -47,21 +47,21 @@ class Every(msgspec.Struct, frozen=True, tag="every"):
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
-    """Ticks as a crontab says, by the clocks of a time zone.
+    """Ticks of a crontab expression, in the local time of a time zone.
 
-    Where clocks are set forward, a job at a time that does not exist runs right after the gap; where they are set back,
-    one at a time that comes twice runs the first time only: as Debian's cron does.
+    When clocks are set forward, a tick at a time that does not exist comes right after the gap. When they are set back,
+    one at a time that comes twice comes the first time only. Debian's cron does the same.
     """
 
     expression: str
     timezone: str = "UTC"
 
     def next_tick(self, after: Instant) -> Instant | None:
-        """The first tick later than this; None where there is none within 50 years."""
+        """Return the first tick later than this; None without a tick within 50 years."""
         zone = _zone(self.timezone)
         for tick in CronSim(self.expression, to_datetime(after).astimezone(zone)):
             instant = Instant((tick.astimezone(UTC) - EPOCH) // timedelta(microseconds=1))
-            # Where clocks are set back, cronsim counts by the time on the wall, which comes again.
+            # When clocks are set back, cronsim counts by local time, which repeats.
             if instant > after:
                 return instant
         return None
@@ -74,13 +74,13 @@ Ticks: TypeAlias = Every | Cron
 
 
 class Periodic(msgspec.Struct, frozen=True):
-    """When a task is put by itself, and what becomes of ticks that were missed."""
+    """The schedule of a periodic task, and its policy for missed ticks."""
 
     ticks: Ticks
     on_missed: MissedTicks = MissedTicks.ONCE
 
     def due(self, last: Instant, now: Instant) -> tuple[Instant, list[Instant]]:
-        """The newest tick that has come since the tick `last`, which is `last` where none has; and those to put now."""
+        """Return the newest tick that has come since the tick `last`, or `last` if none has; and those to put now."""
         ticks = self._newest(last, now)
         newest = ticks[-1] if ticks else last
         match self.on_missed:
@@ -92,9 +92,9 @@ class Periodic(msgspec.Struct, frozen=True):
                 return newest, [tick for tick in ticks[-1:] if now - tick <= ON_TIME]
 
     def _newest(self, last: Instant, now: Instant) -> list[Instant]:
-        """The ticks later than `last` and not later than `now`, at most the newest MAX_MISSED of them.
+        """Return the ticks later than `last` and not later than `now`, at most the newest MAX_MISSED of them.
 
-        It looks back further and further, so that nobody counts all that a year without workers would have had.
+        It searches back in growing spans, so that not all ticks of a year without workers are computed.
         """
         span = MINUTE
         while True:
@@ -112,7 +112,7 @@ class Periodic(msgspec.Struct, frozen=True):
 def periodic_from(
     every: DurationInput | None, cron: str | None, timezone: str, missed: str | MissedTicks
 ) -> Periodic | None:
-    """What a task was declared with; None where it is not periodic."""
+    """Return the schedule that a task is declared with; None if it is not periodic."""
     try:
         policy = MissedTicks(missed)
     except ValueError:
@@ -141,7 +141,7 @@ def periodic_from(
 @lru_cache(maxsize=64)
 def _zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC  # there is one, whatever the machine knows of time zones
+        return UTC  # also on a machine without a time zone database
     try:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError, TypeError):  # ZoneInfoNotFoundError is a KeyError

@@ -1,4 +1,4 @@
-"""Handles: what `put` gives, and how a program waits for a result."""
+"""Handles, which `put` returns, and the wait for a result."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from redrive.task.task import Task
 
 POLL_INTERVAL = SECOND
-"""A notification can be lost with a connection, and a completion without a result sends none: callers also poll."""
+"""Interval of polls: a notification can be lost with a connection, and a completion without a result sends none."""
 MAX_OUTAGE = MINUTE
-"""How long a store that cannot be reached, as while its server restarts, is polled again."""
+"""Time for which a store that cannot be reached, as while its server restarts, is polled again."""
 _NOWHERE = "-"
 """A name that no queue can have."""
 
@@ -42,20 +42,20 @@ class TaskHandle(Generic[R_co]):
 
     @property
     def duplicate(self) -> bool:
-        """Whether the idempotency key was known: this is the item that was put first."""
+        """True if the idempotency key was known: this is the item that was put first."""
         return self.receipt.duplicate
 
     def result(self, timeout: DurationInput | None = None) -> R_co:
-        """What the function returned. Waits for it up to `timeout`, or for ever.
+        """Wait for the result of the function up to `timeout`, by default without a limit, and return it.
 
-        Raises `TaskFailed` as soon as the item is dead, `ResultNotKept` once it is done and there is no result to be
-        had, `ResultTimeout`, and `StoreUnavailable` if the store cannot be reached for a minute.
+        Raises `TaskFailed` as soon as the item is dead, `ResultNotKept` once it is done and no result is kept,
+        `ResultTimeout`, and `StoreUnavailable` if the store cannot be reached for a minute.
         """
         broker = self._task.app.open()
         return self._value(broker.run_flow(await_result(broker.core, self._task.name, self.id, timeout)))
 
     async def result_async(self, timeout: DurationInput | None = None) -> R_co:
-        """The same on an event loop."""
+        """Wait for the result on an event loop, as `result` does."""
         broker = await self._task.app.open_async()
         return self._value(await broker.run_flow(await_result(broker.core, self._task.name, self.id, timeout)))
 
@@ -104,7 +104,7 @@ def await_result(
 
 
 def _look(core: Core, task: str, id: ItemId) -> Flow[Result | None]:
-    """The result, if it is there; None where it may come. Raises where it never will."""
+    """Return the result, or None if it may still come. Raises if it never will."""
     kept: Result | None = yield from run_query(GetResult(id))
     if kept is not None:
         return kept
@@ -142,7 +142,7 @@ def _failed(task: str, item: Item) -> TaskFailed:
 
 
 def is_dead_letter(item: Item) -> bool:
-    """Whether it died and nobody brought it back: where it lies, or in a dead queue."""
+    """Return whether it died and was not redriven since, in its queue or in a dead queue."""
     if item.status in (Status.DEAD, Status.ARCHIVED):
         return item.dead_reason is not None or item.ended_at is None
     death = item.death

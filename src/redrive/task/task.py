@@ -1,4 +1,4 @@
-"""`Task`: a function that workers run, and how it is put: with its own options, or with others for one put."""
+"""`Task`: a function that workers run. It is put with its own options, or with others for one put."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class TaskPutter(Generic[P, R_co]):
-    """How calls of one task are put. Arguments are those of its function, and are checked by its types now."""
+    """One task with options for its put. Arguments are those of its function, and each put checks them by its types."""
 
     def __init__(self, task: Task[P, R_co], options: PutOptions) -> None:
         check_options("put", options, PutOptions)
@@ -50,7 +50,7 @@ class TaskPutter(Generic[P, R_co]):
         self._template = put_template(TASK_HEADER, task.name, options)
 
     def options(self, **options: Unpack[PutOptions]) -> TaskPutter[P, R_co]:
-        """The same with these options: `send.options(delay="5m").put(…)`."""
+        """Return the same with these options: `send.options(delay="5m").put(…)`."""
         chosen = {name for name, value in options.items() if value is not None}
         replaced = {name for pair in INSTANTS.items() if chosen.intersection(pair) for name in pair}
         kept = {name: value for name, value in self._given.items() if name not in replaced}
@@ -62,17 +62,17 @@ class TaskPutter(Generic[P, R_co]):
         return TaskPutter(self._task, merged)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> TaskItem:
-        """A call that is not put yet, for `put_many` and `context.put`."""
+        """Return a call that is not put yet, for `put_many` and `context.put`."""
         payload = self._task.arguments.encode(args, kwargs)
         made, headers = self._template, tracing.inject(self._template.headers)
         return TaskItem(self._task.queue.name, msgspec.structs.replace(made, payload=payload, headers=headers))
 
     def put(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]:
-        """Put one call. Raises `InvalidArguments` where the function does not take these arguments."""
+        """Put one call. Raises `InvalidArguments` if the function does not accept these arguments."""
         return self.put_many((self.item(*args, **kwargs),))[0]
 
     async def put_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]:
-        """The same on an event loop."""
+        """Put one call on an event loop, as `put` does."""
         return (await self.put_many_async((self.item(*args, **kwargs),)))[0]
 
     def put_many(self, items: Iterable[TaskItem]) -> list[TaskHandle[R_co]]:
@@ -82,14 +82,14 @@ class TaskPutter(Generic[P, R_co]):
         return [TaskHandle(self._task, receipt) for receipt in receipts]
 
     async def put_many_async(self, items: Iterable[TaskItem]) -> list[TaskHandle[R_co]]:
-        """The same on an event loop."""
+        """Put all of these calls or none on an event loop, as `put_many` does."""
         made = self._checked(items)
         broker = await self._task.app.open_async()
         receipts = await broker.put_many(self._task.queue.name, made, transaction=self._transaction)
         return [TaskHandle(self._task, receipt) for receipt in receipts]
 
     def _checked(self, items: Iterable[TaskItem]) -> list[Any]:
-        """The items, if all of them are calls of this task."""
+        """Return the items. Raises InvalidInput unless all of them are calls of this task."""
         made = listed("items", items, MAX_PUT)
         if len(made) > MAX_PUT:
             raise InvalidInput(f"put_many takes at most {MAX_PUT:,} items, since all are put or none")
@@ -123,7 +123,7 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         )
         if self.periodic is not None and self.arguments.required:
             needed = ", ".join(self.arguments.required)
-            raise InvalidInput(f"task '{self.name}' is periodic and nobody gives it {needed}; give it a default")
+            raise InvalidInput(f"task '{self.name}' is periodic and gets no value for {needed}; give it a default")
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         of_items = {name: value for name, value in options.items() if name in TaskItemDefaults.__annotations__}
@@ -143,11 +143,11 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         return self.hooks.on_dead(hook)
 
     def decode(self, lease: Lease, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
-        """What to call the function with. Raises `Undecodable` or `InvalidArguments`."""
+        """Return the arguments of a call. Raises `Undecodable` or `InvalidArguments`."""
         return self.arguments.bind(lease.payload, lease.content_type, context)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run it in this thread as a worker would: arguments written and read back, the context given, the middleware
+        """Run it in this thread as a worker would: with encoded and decoded arguments, a context, and the middleware
         around it. Returns what the function returns, raises what it raises. Nothing is put. For tests.
         """
         if self.is_async:
@@ -161,7 +161,7 @@ class Task(TaskPutter[P, R_co], Generic[P, R_co]):
         return cast(R_co, value)
 
     async def call_async(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """The same on an event loop, for coroutine functions and others."""
+        """Run it on an event loop, as `call` does. For coroutine functions and others."""
         context, given, named = self._called(*args, **kwargs)
         value: Any = None
         with self._around(context):
@@ -191,7 +191,7 @@ class TaskFunction(Task[P, R_co], Generic[P, R_co, C, T_co]):
     """A task that can be called as its function: C are all parameters of that, and T_co is what it returns."""
 
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> T_co:
-        """The function itself, here and now."""
+        """Call the function directly, in this thread."""
         return cast(T_co, self.function(*args, **kwargs))
 
 
@@ -218,7 +218,7 @@ def _final_errors(given: Any) -> tuple[type[BaseException] | str, ...]:
 
 
 def _first_lease(made: TaskItem) -> Lease:
-    """The lease that a worker would have on an item at its first delivery, of an item that is in no store."""
+    """Return the lease that a worker would have at the first delivery of this item, which is in no store."""
     now = SystemClock().now()
     id = make_id(0, 0)
     return Lease(
@@ -245,7 +245,7 @@ def _first_lease(made: TaskItem) -> Lease:
 
 
 def loop_runs() -> bool:
-    """Whether an event loop runs in this thread, so that no other can."""
+    """Return whether an event loop runs in this thread, so that no other can."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

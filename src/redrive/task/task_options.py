@@ -1,4 +1,4 @@
-"""What a task is declared with, and what a single put may say otherwise."""
+"""The options of a task, and those that a single put can override."""
 
 # No `from __future__ import annotations`: `declaration` reads types, not texts.
 from collections.abc import Mapping, Sequence
@@ -16,35 +16,35 @@ from redrive.task.context import KEEP_HEADER, TICK_HEADER
 
 
 class TaskOptions(TaskItemDefaults, total=False):
-    """The options of `@queue.task(…)`. Those of its items hold from their put on."""
+    """The options of `@queue.task(…)`. Those of items apply to an item from its put on."""
 
     name: str
-    """What items call the task; the name of the function unless given."""
+    """Name of the task in its items; the name of the function unless given."""
     time_limit: PositiveDuration
-    """How long the function may run."""
+    """Longest time that the function may run."""
     keep_result: PositiveDuration
-    """How long what it returns can be read by `handle.result()`."""
+    """Time for which its return value can be read by `handle.result()`."""
     final_errors: Sequence[type[BaseException] | str]
-    """Errors after which another try is useless: exception classes, or names as in the queue's setting."""
+    """Errors that are not retried: exception classes, or names as in the queue's setting."""
     capture_locals: bool
-    """Whether a failure shows the local variables of the function, without what looks like a secret."""
+    """True if a failure shows the local variables of the function, with probable secrets removed."""
     every: DurationInput
-    """Put it by itself at multiples of this interval."""
+    """Interval at whose multiples the task is put automatically."""
     cron: str
-    """Put it by itself as a crontab says."""
+    """Crontab expression by which the task is put automatically."""
     timezone: str
-    """Of `cron`, as in `Europe/Berlin`; UTC unless given."""
+    """Time zone of `cron`, as in `Europe/Berlin`; UTC unless given."""
     on_missed: str
-    """What becomes of ticks that passed while no worker was there: `once` unless given, `skip`, or `all`."""
+    """Policy for ticks that passed while no worker was running: `once` unless given, `skip`, or `all`."""
 
 
 class PutOptions(TaskItemOptions, total=False):
-    """The options of `task.options(…)`. Those that a task has too go before the task's."""
+    """The options of `task.options(…)`. They take precedence over those of the task."""
 
     keep_result: PositiveDuration | None
-    """How long what the function returns can be read, instead of what the task says."""
+    """Time for which the return value can be read, instead of that of the task."""
     transaction: Any
-    """A connection of yours to the same database with a transaction open: put if and only if that commits."""
+    """A connection of yours to the same database with an open transaction: put if and only if that commits."""
 
 
 _FOREIGN_NAMES = {
@@ -61,11 +61,11 @@ _FOREIGN_NAMES = {
     "result_ttl": "keep_result",
     "crontab": "cron",
 }
-"""What other libraries call them."""
+"""Names of these options in other libraries."""
 
 
 def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None:
-    """Raise for an option that there is not."""
+    """Raise InvalidInput for an unknown option."""
     names = known.__annotations__
     for name in given:
         if name not in names:
@@ -74,7 +74,7 @@ def check_options(what: str, given: Mapping[str, Any], known: type[Any]) -> None
 
 
 def put_template(header: str, task: str, options: Mapping[str, Any]) -> NewItem:
-    """An item of a task with everything but its arguments. Every option is checked."""
+    """Return an item of a task without its arguments. Every option is checked."""
     rest = {name: value for name, value in options.items() if name not in ("headers", "keep_result", "transaction")}
     headers = {} if options.get("headers") is None else check_headers(options["headers"])
     for reserved in (header, KEEP_HEADER, TICK_HEADER):

@@ -24,14 +24,14 @@ R = TypeVar("R")
 
 
 class TaskQueue:
-    """A declared queue. It is in the store once the app was opened."""
+    """A declared queue. It is in the store once the app has opened."""
 
     def __init__(self, app: App, name: str, settings: Mapping[str, Any]) -> None:
         self.app = app
         self.name = check_name("queue", name)
         parse_settings(settings)
         self.settings = dict(settings)
-        """The settings that the declaration names, as they were written."""
+        """The settings that the declaration names, not parsed."""
         self.hooks = Hooks()
 
     @overload
@@ -53,8 +53,8 @@ class TaskQueue:
     def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make a function a task of this queue: `@emails.task`, or `@emails.task(time_limit="30s")`.
 
-        A parameter annotated `Context` is given the context and is no argument. Type checkers know that where it is
-        the first one.
+        A parameter annotated `Context` receives the context and is no argument. Type checkers know that if it is the
+        first one.
         """
         decorator = TaskDecorator(self, options)
         return decorator if function is None else decorator(function)
@@ -72,7 +72,7 @@ class TaskQueue:
 
 
 class TaskDecorator:
-    """What `@queue.task(…)` gives: it makes a function a task with these options."""
+    """The decorator `@queue.task(…)`, which makes a function a task with these options."""
 
     def __init__(self, queue: TaskQueue, options: TaskOptions) -> None:
         self._queue = queue
@@ -93,16 +93,16 @@ class TaskDecorator:
     @overload
     def __call__(self, function: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
-        """Make it a task."""
+        """Make the function a task of the queue."""
         task: Task[..., Any] = TaskFunction(self._queue, function, self._options)
         self._queue.app.add(task)
         return task
 
 
 def create_declared_queues(core: Core, declared: Mapping[str, Mapping[str, Any]]) -> Flow[None]:
-    """Create or update each queue. Settings that the declaration does not name stay as somebody set them.
+    """Create or update each queue. Settings that the declaration does not name stay unchanged.
 
-    Dead queues come first, and one that nobody declared is created with default settings where it is missing.
+    Dead queues come first, and one that is not declared is created with default settings if it is missing.
     """
     wanted = {name: queues.normalize_dead_queue(core, parse_settings(settings)) for name, settings in declared.items()}
     named = {name: [to for to in settings.dead_queues() if not is_remote(to)] for name, settings in wanted.items()}
@@ -117,7 +117,7 @@ def _declare(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
         try:
             yield from queues.create(core, name, settings)
             return
-        except QueueExists:  # somebody was faster
+        except QueueExists:  # another process was faster
             queue = yield from queues.get(core, name)
     if queues.normalize_dead_queue(core, parse_settings(settings, base=queue.settings)) != queue.settings:
         yield from queues.update(core, name, settings, None)

@@ -1,1 +1,1 @@
-"""What a program can be watched by: events in the log, metrics, traces. Never payloads, never secrets."""
+"""Observability of a program: events in the log, metrics, traces. Never payloads, never secrets."""

@@ -1,6 +1,6 @@
 """The line of an event: its name and fields as a record and a log have them.
 
-Secrets are taken out, long texts cut, and whatever is no text, number or truth value is named by its type only.
+Secrets are redacted, and long texts cut. Values other than texts, lists of them, numbers and booleans show their type.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ MAX_VALUE_BYTES = KIB
 MAX_TRACEBACK_BYTES = 8 * KIB
 MAX_LOOKED_AT_BYTES = 32 * KIB
 MAX_LISTED = 20
-"""How many members of a list are shown."""
+"""Members of a list that are shown at most."""
 MAX_REMEMBERED_CHARS = 256
-"""Longer texts are looked at each time."""
+"""Longest text that is cached. A longer one is redacted each time."""
 _IS_ID = re.compile(r"[0-9a-f]{32}").fullmatch
 _NEEDS_QUOTES = re.compile(r'[ ="\\]').search
 
 
 def form(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The line of an event, and what its record has beside it."""
+    """Return the line of an event, and the extra attributes of its record."""
     event, line = _shown(event, MAX_VALUE_BYTES)[0], ""
     shown = {}
     for name, value in fields.items():
@@ -38,7 +38,7 @@ def form(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]
 
 
 def form_again(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The same of one event of many, which often differ in an id, their first field, and in nothing else."""
+    """Return the same for one event of many, with a cache: often they differ only in their first field, an id."""
     names, values = tuple(fields), tuple(fields.values())
     if not names or not isinstance(values[0], str) or not _IS_ID(values[0]) or not _are_short(values):
         return form(event, fields)
@@ -48,27 +48,27 @@ def form_again(event: str, fields: Mapping[str, Any]) -> tuple[str, Mapping[str,
 
 
 def _are_short(values: Sequence[Any]) -> bool:
-    """Whether these may be remembered: texts, whole numbers and truth values, none of them long."""
+    """Return whether these can be cached: texts, integers, booleans and None, none of them long."""
     for value in values:
         if isinstance(value, str):
             if len(value) > MAX_REMEMBERED_CHARS:
                 return False
-        elif not isinstance(value, int | None):  # 0.0 is equal to -0.0, and not written so
+        elif not isinstance(value, int | None):  # 0.0 is equal to -0.0, but written differently
             return False
     return True
 
 
 @lru_cache(maxsize=1024, typed=True)
 def _remembered_fields(event: str, names: Sequence[str], *values: Any) -> tuple[str, str, Mapping[str, Any]]:
-    """The event, its line without it, and the fields."""
+    """Return the event, its line without it, and the fields."""
     line, extra = form(event, dict(zip(names, values, strict=True)))
     return extra["event"], line.removeprefix(extra["event"]), extra["fields"]
 
 
 def _shown(value: Any, limit: int) -> tuple[Any, str]:
-    """A value as a record may have it, and as it is written in a line."""
+    """Return a value as a record has it, and as it is written in a line."""
     if isinstance(value, str):
-        # Enumerations of texts too, which are to be shown as what they stand for.
+        # Also of string enumerations, which are shown by their value.
         text = str.__str__(value)
         if _IS_ID(text):  # no secret has this form
             return text, text
@@ -79,12 +79,12 @@ def _shown(value: Any, limit: int) -> tuple[Any, str]:
         return value, str(value)
     if isinstance(value, list | tuple | set | frozenset) and all(isinstance(member, str) for member in value):
         return _safe_text(_listed(value), limit)
-    # A payload, a lease, an item: nothing of what is in it.
+    # A payload, a lease, an item: nothing of its content.
     return _safe_text(f"<{type(value).__name__}>", limit)
 
 
 def _safe_text(text: str, limit: int) -> tuple[str, str]:
-    # Secrets are looked for before the text is cut, which could cut one in half.
+    # Secrets are redacted before the text is cut, which could split one.
     safe = clean_text(redact_text(clean_text(text, MAX_LOOKED_AT_BYTES)), limit)
     return safe, safe if safe and safe.isprintable() and not _NEEDS_QUOTES(safe) else _quoted(safe)
 

@@ -1,10 +1,10 @@
-"""Events: what happened, one line of the log for each, with a name and fields. docs/reference/log-events.md lists them.
+"""Events: lines of the log, each with a name and fields. docs/reference/log-events.md lists them.
 
     _log = logger("redrive.worker")
     _log.warning("lease_lost", item=lease.id, queue=lease.queue)
 
-They go through structlog to the `logging` of Python, under the loggers `redrive.*`: whatever a program has configured
-there holds for them. Each record has the line as its message, and `record.event` and `record.fields` beside it.
+They go through structlog to the `logging` of Python, under the loggers `redrive.*`, so the configuration of the program
+applies to them. Each record has the line as its message, and the attributes `record.event` and `record.fields`.
 
 Events of one transaction are formed without structlog and written together (ADR 25):
 
@@ -12,7 +12,7 @@ Events of one transaction are formed without structlog and written together (ADR
         for lease in lost:
             _log.warning("lease_lost", item=lease.id, queue=lease.queue)
 
-structlog is imported with the first event that anybody wants to see.
+structlog is imported with the first event that is logged, not before.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from structlog.stdlib import BoundLogger
 
 JSON_VARIABLE = "REDRIVE_LOG_JSON"
-"""Set to anything but 0, the log is JSON where nobody says otherwise."""
+"""Environment variable: unless it is empty or 0, the log is JSON, if `configure` is called without `json`."""
 MAX_WRITE_BYTES = getattr(select, "PIPE_BUF", 4 * KIB)
-"""What a pipe takes whole, so that lines of several processes do not mix in it."""
+"""Bytes that a pipe takes in one atomic write, so that lines of several processes do not mix in it."""
 
 
 class Log:
-    """Tells events under the name of one logger. What nobody listens to costs a look at the level."""
+    """A logger of events, under one name. An event below its level costs one check."""
 
     __slots__ = ("_bound", "_stdlib")
 
@@ -52,33 +52,33 @@ class Log:
         self._bound: BoundLogger | None = None
 
     def debug(self, event: str, **fields: Any) -> None:
-        """For whoever looks for a mistake in the program."""
+        """Log an event for the debugging of a program."""
         self._emit(logging.DEBUG, event, fields)
 
     @property
     def shows_info(self) -> bool:
-        """Whether `info` writes anything."""
+        """True if `info` writes anything."""
         return self._stdlib.isEnabledFor(logging.INFO)
 
     @property
     def shows_warning(self) -> bool:
-        """Whether `warning` writes anything."""
+        """True if `warning` writes anything."""
         return self._stdlib.isEnabledFor(logging.WARNING)
 
     def info(self, event: str, **fields: Any) -> None:
-        """What is as it should be."""
+        """Log an event of normal operation."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """What somebody may have to look at."""
+        """Log an event that an operator may have to check."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """What somebody has to look at."""
+        """Log an event that an operator has to check."""
         self._emit(logging.ERROR, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
-        """An error that nobody foresaw, with the exception that is being handled: error_type, error, traceback."""
+        """Log an unexpected error, with the exception that is being handled: error_type, error, traceback."""
         if not self._stdlib.isEnabledFor(logging.ERROR):
             return
         error = sys.exception()
@@ -98,7 +98,7 @@ class Log:
     def _bind(self) -> BoundLogger:
         import structlog
 
-        # With processors of its own: how a program has configured structlog for itself does not matter here.
+        # With separate processors: the program's own configuration of structlog does not matter here.
         bound: BoundLogger = structlog.wrap_logger(
             self._stdlib,
             wrapper_class=structlog.stdlib.BoundLogger,
@@ -110,17 +110,17 @@ class Log:
 
 
 def logger(name: str) -> Log:
-    """What tells events under that name, which begins with `redrive.`."""
+    """Return a logger of events under that name, which starts with `redrive.`."""
     return Log(name)
 
 
 def configure(*, json: bool | None = None, level: str | int = "INFO", stream: TextIO | None = None) -> bool:
     """Write the log to a stream, stderr by default: lines for people, or a JSON object for each line.
 
-    json: unset, as the variable REDRIVE_LOG_JSON says.
+    json: by default, as the variable REDRIVE_LOG_JSON says.
 
-    For programs that have no other opinion, such as the worker command. Where the program has set up handlers itself,
-    nothing is changed, and the answer is False.
+    For programs without a configuration of `logging`, such as the worker command. If the root logger has handlers
+    already, nothing is changed, and the return value is False.
     """
     root = logging.getLogger()
     if root.handlers:
@@ -150,14 +150,14 @@ def muted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_to_app_logging() -> Iterator[None]:
-    """What a program sets up of `logging` meanwhile takes the place of what `configure` did; if nothing, that stays."""
+    """Let the `logging` setup of a program within this replace that of `configure`. Without one, the latter stays."""
     root = logging.getLogger()
     ours, level = [handler for handler in root.handlers if isinstance(handler, _Handler)], root.level
     if not ours or len(ours) < len(root.handlers):
         yield
         return
     root.handlers.clear()
-    root.setLevel(logging.WARNING)  # as Python has it
+    root.setLevel(logging.WARNING)  # the default of Python
     try:
         yield
     finally:
@@ -167,7 +167,7 @@ def defer_to_app_logging() -> Iterator[None]:
 
 
 class _Line(NamedTuple):
-    """An event that is formed and not written yet."""
+    """An event that is formatted and not written yet."""
 
     log: logging.Logger
     level: int
@@ -175,7 +175,7 @@ class _Line(NamedTuple):
     extra: Mapping[str, Any]
 
     def record(self) -> logging.LogRecord:
-        """The record that the logger would make of it."""
+        """Return the record that the logger would make of it."""
         return self.log.makeRecord(self.log.name, self.level, __file__, 0, self.text, (), None, None, self.extra)
 
 
@@ -189,9 +189,9 @@ _reporter = logging.Handler()
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Write the events of this thread within this when it ends: to our handler together, to others one by one.
+    """Collect the events of this thread, and write them at the end: to our handler together, to others one by one.
 
-    A handler that raises is reported on stderr, as `logging` reports its own, and the next event goes on.
+    A handler that raises is reported on stderr, as by `logging`, and the next event is still written.
     """
     if _waiting.lines is not None:
         yield
@@ -221,7 +221,7 @@ def _write(log: logging.Logger, level: int, lines: Sequence[_Line]) -> None:
 
 
 def _handlers_of(log: logging.Logger) -> Iterator[logging.Handler]:
-    """All handlers that a record of this logger reaches."""
+    """Yield all handlers that a record of this logger reaches."""
     current: logging.Logger | None = log
     while current is not None:
         yield from current.handlers
@@ -229,13 +229,13 @@ def _handlers_of(log: logging.Logger) -> Iterator[logging.Handler]:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """The one that `configure` makes."""
+    """The handler that `configure` installs."""
 
     own_formatter: logging.Formatter | None = None
-    """What `configure` gave it. With another one, events are handled one by one."""
+    """The formatter that `configure` sets. With another one, events are handled one by one."""
 
     def write_together(self, lines: Sequence[_Line]) -> None:
-        """Write events of one logger and level, in writes that a pipe takes whole."""
+        """Write events of one logger and level, in writes that are atomic for a pipe."""
         record = lines[0].record()  # one for all: neither this handler nor its formatter keeps it
         chunk: list[str] = []
         room = MAX_WRITE_BYTES
@@ -254,7 +254,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             self.release()
 
     def _formatted(self, record: logging.LogRecord, lines: Iterable[_Line]) -> Iterator[str]:
-        """Each event as its record would be formatted."""
+        """Yield each event as its record would be formatted."""
         if isinstance(self.formatter, _PlainFormatter):
             record.msg = ""
             head = self.format(record)
@@ -283,11 +283,11 @@ class _PlainFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        """The second, as JSON has it."""
+        """Return the time in UTC, to the second, in the form of RFC 3339."""
         return f"{to_rfc3339(int(record.created) * SECOND)[:19]}Z"
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line; of what has several, such as a traceback, the others are indented: none looks like one of ours."""
+        """Return a line. Further lines, as of a traceback, are indented, so that none can be taken for an event."""
         return _indented(super().format(record))
 
 
@@ -313,12 +313,12 @@ def _json_formatter() -> logging.Formatter:
 
 
 def _on_one_line(_: object, __: str, rendered: Any) -> str:
-    """What some readers take for the end of a line is written as an escape."""
+    """Escape the characters that some readers take for the end of a line."""
     return visible_json(str(rendered))
 
 
 def _unfolded(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """An event of ours by its name and fields instead of its line; what a program logs itself stays as it is."""
+    """Replace the line of our events by their name and fields. Other log messages of a program are unchanged."""
     record = told.get("_record")
     event = getattr(record, "event", None)
     fields = getattr(record, "fields", None)
@@ -328,6 +328,6 @@ def _unfolded(_: object, __: str, told: MutableMapping[str, Any]) -> MutableMapp
 
 
 def _to_logging(_: object, __: str, told: MutableMapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """What the logger of Python is called with: one line, without arguments, and the fields beside it."""
+    """Return the arguments for the logger of Python: the line, and event and fields as `extra`."""
     text, extra = form(told.pop("event"), told)
     return (text,), {"extra": extra}

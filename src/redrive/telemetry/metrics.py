@@ -1,7 +1,7 @@
-"""Metrics: what a program counts of its own work. METRICS has the names; docs/reference/metrics.md explains them.
+"""Metrics: counts of the work of a program. METRICS has the names; docs/reference/metrics.md explains them.
 
-A `Metrics` belongs to one broker, or to one worker and its broker. Counting costs an addition; nothing is read from the
-store until somebody asks. `collector` and `serve` show it to Prometheus and need `redrive[metrics]`.
+A `Metrics` belongs to one broker, or to one worker and its broker. Counting costs an addition; the store is read only
+when metrics are collected. `collector` and `serve_metrics` export them to Prometheus and need `redrive[metrics]`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class Metric(msgspec.Struct, frozen=True, eq=False):
-    """One thing that is counted or measured."""
+    """The definition of a counter, gauge or histogram."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     help: str
     bounds: tuple[float, ...] = ()
-    """Of a histogram: the upper ends of its buckets, but for the last, which has none."""
+    """Upper bounds of the buckets of a histogram, except the last, which has none."""
 
 
 def _counter(name: str, labels: tuple[str, ...], help: str) -> Metric:
@@ -51,18 +51,18 @@ _CALLS = tuple(float(1 << power) for power in range(13))
 
 PUT = _counter("items_put", ("queue",), "Items put; duplicates by key or source are not.")
 LEASED = _counter("items_leased", ("queue",), "Deliveries: leases given.")
-COMPLETED = _counter("items_completed", ("queue",), "Items completed, by workers or taken as done by hand.")
+COMPLETED = _counter("items_completed", ("queue",), "Items completed, by workers or manually.")
 FAILED = _counter("items_failed", ("queue", "error_class"), "Failures reported.")
-RETRIED = _counter("items_retried", ("queue",), "Failures after which the item is tried again.")
+RETRIED = _counter("items_retried", ("queue",), "Failures after which the item is retried.")
 RELEASED = _counter(
-    "items_released", ("queue", "counted"), "Items given back: after they ran, or because they never ran."
+    "items_released", ("queue", "counted"), "Items released after they ran, or returned because they never ran."
 )
-LOST = _counter("leases_lost", ("queue",), "Deliveries whose worker was lost or whose lease ran out.")
+LOST = _counter("leases_lost", ("queue",), "Deliveries whose worker was lost or whose lease expired.")
 REFUSED = _counter("late_outcomes", (), "Outcomes that came too late: the worker no longer had the item.")
 DEAD = _counter("items_dead_lettered", ("queue", "reason"), "Items that died, by the queue they died in.")
 POISONED = _counter("items_poisoned", ("queue",), "Items that died because they took their workers with them.")
-REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters brought back to work, by the queue they went to.")
-DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without being done: by a rule or by hand.")
+REDRIVEN = _counter("items_redriven", ("queue",), "Dead letters redriven, by the queue they went to.")
+DISCARDED = _counter("items_discarded", ("queue", "by"), "Items removed without completion: by a rule or manually.")
 
 REPLIES_REFUSED = _counter(
     "replies_refused", ("queue",), "Replies that could not be put, by the queue of the item that they answer."
@@ -72,9 +72,9 @@ COMMIT_CALLS = Metric(
     "redrive_commit_batch_size", "histogram", (), "Calls that were committed in one transaction.", _CALLS
 )
 COMMIT_SECONDS = Metric("redrive_commit_duration_seconds", "histogram", (), "Time of one transaction.", _COMMIT_SECONDS)
-COMMITS_FAILED = _counter("commits_failed", (), "Transactions that the store could not carry out.")
+COMMITS_FAILED = _counter("commits_failed", (), "Transactions that the store could not execute.")
 WAITING_CALLS = _gauge("commit_pending_calls", (), "Calls that wait for their transaction now.")
-WAKEUPS = _counter("wakeups", (), "Times that somebody who waited for work was woken.")
+WAKEUPS = _counter("wakeups", (), "Times that a waiting caller was woken.")
 
 HANDLER_SECONDS = Metric(
     "redrive_handler_duration_seconds",
@@ -84,8 +84,8 @@ HANDLER_SECONDS = Metric(
     _HANDLER_SECONDS,
 )
 RUNNING = _gauge("worker_running", (), "Handlers that run now.")
-BUFFERED = _gauge("worker_prefetched", (), "Items that this worker has leased and not begun.")
-SLOTS = _gauge("worker_concurrency", (), "Handlers that may run at once.")
+BUFFERED = _gauge("worker_prefetched", (), "Items that this worker has leased and not started.")
+SLOTS = _gauge("worker_concurrency", (), "Handlers that may run concurrently.")
 
 _AGE_SECONDS = (60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0)
 LETTERS_HANDLED = _counter(
@@ -121,7 +121,7 @@ BREAKER_CHANGES = _counter(
 )
 
 STORE_WIDE = frozenset({QUEUE_ITEMS, QUEUE_DEAD_LETTERS, QUEUE_OLDEST, BREAKERS, CAPTURE_UTILIZATION})
-"""What every broker on a store reads from it: two of them report the same, and it does not add up."""
+"""Metrics that every broker reads from its store: the values of several brokers are equal, and not added up."""
 
 HTTP_REQUESTS = _counter("http_requests", ("call", "status"), "Requests that a server answered, by call and status.")
 HTTP_SECONDS = Metric(
@@ -174,11 +174,11 @@ METRICS: tuple[Metric, ...] = (
     CAPTURE_ALERTS,
     CAPTURE_UTILIZATION,
 )
-"""All of them."""
+"""All metrics."""
 
 
 class Sample(NamedTuple):
-    """A value read when somebody asked."""
+    """A value of a metric, read on collection."""
 
     metric: Metric
     labels: Labels
@@ -186,23 +186,23 @@ class Sample(NamedTuple):
 
 
 class Histogram:
-    """What was observed by one histogram under one set of labels."""
+    """The observations of one histogram under one set of labels."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """In each bucket; the last one has no upper end."""
+        """Observations in each bucket; the last one has no upper bound."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """One more."""
+        """Count one observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """Return a copy of the current state."""
         same = Histogram(self.bounds)
         same.counts, same.sum = self.counts.copy(), self.sum
         return same
@@ -216,7 +216,7 @@ class Histogram:
 
 
 Source = Callable[[], Iterable[Sample]]
-"""Asked for values when somebody looks. What it raises is logged, and its values are left out."""
+"""A function that returns values on collection. An exception is logged, and the other sources are still read."""
 
 
 class Metrics:
@@ -224,18 +224,18 @@ class Metrics:
 
     def __init__(self, labels: Mapping[str, str] | None = None) -> None:
         self.labels = dict(labels or {})
-        """What every value is shown with: namespace and store."""
+        """Labels of every value: namespace and store."""
         self.sources: list[Source] = []
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew at 0, as a forked child does."""
+        """Set all counts to 0, as a forked child does."""
         self.lock = threading.Lock()
         self._counts: dict[Metric, defaultdict[Labels, float]] = {m: defaultdict(int) for m in METRICS}
         self._distributions: dict[Metric, dict[Labels, Histogram]] = {m: {} for m in METRICS}
 
     def add(self, metric: Metric, labels: Labels = (), count: float = 1) -> None:
-        """Count."""
+        """Add to a count."""
         with self.lock:
             self._counts[metric][labels] += count
 
@@ -245,29 +245,29 @@ class Metrics:
             self._counts[metric][labels] = value
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
-        """Put a value into a histogram."""
+        """Add a value to a histogram."""
         with self.lock:
             self.distribution(metric, labels).observe(value)
 
     def watch(self, source: Source) -> None:
-        """Ask this too when somebody looks. What several say under the same labels is added up."""
+        """Add a source of values. Values of several sources under the same labels are added up."""
         self.sources.append(source)
 
     def unwatch(self, source: Source) -> None:
-        """Ask it no more."""
+        """Remove a source of values."""
         self.sources.remove(source)
 
     def counts(self, metric: Metric) -> defaultdict[Labels, float]:
-        """The counts of one metric, to be added to by who holds the lock."""
+        """Return the counts of one metric, for a caller that holds the lock to add to."""
         return self._counts[metric]
 
     def distribution(self, metric: Metric, labels: Labels = ()) -> Histogram:
-        """A histogram, to be added to by who holds the lock."""
+        """Return a histogram, for a caller that holds the lock to add to."""
         found = self._distributions[metric].get(labels)
         return found or self._distributions[metric].setdefault(labels, Histogram(metric.bounds))
 
     def read(self) -> Iterator[Sample | tuple[Metric, Labels, Histogram]]:
-        """Everything as it is now; the sources last."""
+        """Yield all current values, those of the sources last."""
         with self.lock:
             counted = [Sample(m, labels, n) for m, counts in self._counts.items() for labels, n in counts.items()]
             observed = [
@@ -280,7 +280,7 @@ class Metrics:
             try:
                 for metric, labels, value in tuple(source()):
                     told[metric, labels] += value
-            except Exception:  # the rest is worth showing when the store does not answer
+            except Exception:  # the other values are useful even if the store does not answer
                 _log.exception("metrics_read_failed")
         yield from (Sample(metric, labels, value) for (metric, labels), value in told.items())
 
@@ -289,7 +289,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def collector(*metrics: Metrics) -> MetricsCollector:
-    """What a registry of prometheus_client collects these from: `REGISTRY.register(collector(broker.metrics))`."""
+    """Return a collector for a registry of prometheus_client: `REGISTRY.register(collector(broker.metrics))`."""
     try:
         from redrive.telemetry.prometheus import MetricsCollector
     except ImportError as error:
@@ -298,10 +298,10 @@ def collector(*metrics: Metrics) -> MetricsCollector:
 
 
 def serve_metrics(metrics: Metrics | Sequence[Metrics], port: int, host: str = LOOPBACK) -> MetricsServer:
-    """Show these, of one broker or of several, and what Prometheus knows of the process, over HTTP until `close`.
-    Port 0 takes a free one.
+    """Serve the metrics of one broker or of several, and those of the process, to Prometheus over HTTP until `close`.
+    Port 0 selects a free one.
 
-    Only programs on this machine can ask, unless `host` says otherwise: there is no password.
+    Only programs on this machine can connect, unless `host` is changed: there is no password.
     """
     try:
         from redrive.telemetry.prometheus import MetricsServer
@@ -313,7 +313,7 @@ def serve_metrics(metrics: Metrics | Sequence[Metrics], port: int, host: str = L
 
 
 def exposition(*metrics: Metrics) -> tuple[bytes, str]:
-    """These, and what Prometheus knows of the process, as it reads them; and the content type of that."""
+    """Return these metrics and those of the process in the format of Prometheus, and its content type."""
     try:
         from redrive.telemetry import prometheus
     except ImportError as error:

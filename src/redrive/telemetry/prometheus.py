@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them. Loaded by `redrive.telemetry.metrics` when it is needed."""
+"""Metrics in the format of Prometheus. Imported by `redrive.telemetry.metrics` when it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 class MetricsCollector(Collector):
-    """Reads metrics when it is asked to collect."""
+    """A collector for prometheus_client, which reads metrics on collection."""
 
     def __init__(self, metrics: Sequence[Metrics]) -> None:
         self._metrics = tuple(metrics)
@@ -24,11 +24,11 @@ class MetricsCollector(Collector):
         self._shared = tuple(dict.fromkeys(name for each in self._metrics for name in each.labels))
 
     def describe(self) -> Iterator[Family]:
-        """What there is, without a look at any store."""
+        """Return all metrics without values, and without reading any store."""
         return (self._family(metric) for metric in METRICS)
 
     def collect(self) -> Iterator[Family]:
-        """Everything as it is now. What several brokers on one store count is added up."""
+        """Yield all current values. Counts of several brokers on one store are added up."""
         found: dict[Metric, dict[Labels, float | Histogram]] = {}
         for metrics in self._metrics:
             shared = [metrics.labels.get(name, "") for name in self._shared]
@@ -75,7 +75,7 @@ def _add(family: Family, labels: Labels, value: float | Histogram) -> None:
 
 
 def exposition(metrics: Sequence[Metrics]) -> tuple[bytes, str]:
-    """All of them, and what is known of the process, as text; and the content type of that."""
+    """Return all metrics, and those of the process, as text, and its content type."""
     registry = CollectorRegistry()
     registry.register(MetricsCollector(metrics))
     ProcessCollector(registry=registry)
@@ -83,7 +83,7 @@ def exposition(metrics: Sequence[Metrics]) -> tuple[bytes, str]:
 
 
 class MetricsServer:
-    """An HTTP server that shows metrics, in a thread of its own."""
+    """An HTTP server for metrics, in a separate thread."""
 
     def __init__(self, metrics: Sequence[Metrics], port: int, host: str) -> None:
         registry = CollectorRegistry()
@@ -92,10 +92,10 @@ class MetricsServer:
         self._server, self._thread = start_http_server(port, host, registry)
         self.host = host
         self.port = int(self._server.server_port)
-        """The port that it listens on: a free one where 0 was asked for."""
+        """The port that it listens on: a free one if 0 was requested."""
 
     def close(self) -> None:
-        """Stop listening. Twice is no error."""
+        """Stop listening. A second call is no error."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,7 +1,7 @@
-"""Traces: OpenTelemetry's context travels with an item, in the headers `traceparent` and `tracestate` (W3C).
+"""Traces: the context of OpenTelemetry is passed with an item, in the headers `traceparent` and `tracestate` (W3C).
 
-Where the program does not use OpenTelemetry, nothing here does anything, and nothing is imported: a program that has
-loaded no `opentelemetry` can have no span.
+If the program does not use OpenTelemetry, nothing here has an effect, and nothing is imported: a program that has not
+imported `opentelemetry` can have no span.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _NOTHING: AbstractContextManager[str | None] = nullcontext()
 
 
 def inject(headers: Mapping[str, str] | None = None) -> Mapping[str, str] | None:
-    """The headers with the context of the span that is running, to be put with an item. The same where there is none.
+    """Return the headers with the context of the current span, to be put with an item; without a span, unchanged.
 
-    What the program has set itself stays.
+    A `traceparent` that the program has set itself stays.
     """
     if not is_used() or (headers is not None and TRACEPARENT in headers):
         return headers
@@ -42,7 +42,7 @@ def inject(headers: Mapping[str, str] | None = None) -> Mapping[str, str] | None
 
 
 def extract(headers: Mapping[str, str]) -> Context | None:
-    """The context that came with an item. None where there is none, or nobody here uses OpenTelemetry."""
+    """Return the context that came with an item. None without one, or if the program does not use OpenTelemetry."""
     if not is_used() or TRACEPARENT not in headers:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -59,15 +59,15 @@ def consumer_span(
     id: str | None = None,
     delivery: int | None = None,
 ) -> AbstractContextManager[str | None]:
-    """A span of the kind consumer around a handler, below the one in which the item was put. Gives its trace id.
+    """Return a consumer span around a handler, as a child of the span in which the item was put. Yields its trace id.
 
-    An exception that passes through is the span's error, by its type alone: the text may be anybody's data.
+    An exception that passes through is the span's error, by its type only: the text may contain personal data.
     """
     return _span(task, queue, headers, id, delivery) if is_used() else _NOTHING
 
 
 def trace_id(headers: Mapping[str, str] | None = None) -> str | None:
-    """The trace that is going on here, as 32 hexadecimal digits; else the one that came with an item's headers."""
+    """Return the id of the current trace, as 32 hexadecimal digits; else of the one in an item's headers, or None."""
     if is_used():
         from opentelemetry import trace
 
@@ -114,5 +114,5 @@ def _span(
 
 
 def is_used() -> bool:
-    """Whether the program uses OpenTelemetry."""
+    """Return whether the program uses OpenTelemetry."""
     return "opentelemetry.trace" in sys.modules

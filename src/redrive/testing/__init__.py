@@ -1,5 +1,5 @@
-"""For tests: a clock that stands still, a broker in memory, tasks without a worker, doubles of mailboxes, and the
-suite of all stores.
+"""Tools for tests: a clock that a test moves, a broker in memory, tasks without a worker, doubles of mailboxes, and the
+conformance suite of stores.
 
 `redrive.testing.conformance` needs pytest and hypothesis; the rest needs neither.
 """

@@ -1,4 +1,4 @@
-"""`memory_broker()`, a broker in memory on a clock that the test moves, and `drain()`, which works through a queue."""
+"""`memory_broker()`, a broker in memory on a clock that the test moves, and `drain()`, which handles a whole queue."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from redrive.model.item import Lease, Status
 from redrive.testing.fake_clock import FakeClock
 
 MAX_DELIVERIES = 10_000
-"""A test that needs more has a handler whose items come back for ever."""
+"""The highest number of deliveries: a test that exceeds it has a handler whose items are retried without a limit."""
 
 
 class Drained(NamedTuple):
-    """What became of the deliveries."""
+    """The numbers of deliveries by outcome."""
 
     completed: int = 0
     retried: int = 0
-    """Failed deliveries whose item is tried again."""
+    """Failed deliveries whose item is retried."""
     dead: int = 0
     """Failed deliveries whose item died, in place or into a dead queue."""
     released: int = 0
-    """Deliveries that a task gave back."""
+    """Deliveries that a task released."""
 
 
 def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, limit: int = MAX_DELIVERIES) -> Drained:
-    """Lease and handle until nothing is leasable: what returns is completed, what raises has failed.
+    """Lease and handle items until none can be leased. An item completes if the handler returns, else it fails.
 
     Items that wait for a later instant stay; advance the clock and drain again.
     """
@@ -52,5 +52,5 @@ def drain(broker: Broker, queue: str, handler: Callable[[Lease], object], *, lim
 
 
 def memory_broker(clock: Clock | None = None) -> Broker:
-    """A broker whose queues are gone when it is closed. Its maintenance does not run by itself: call `step()`."""
+    """Return a broker whose queues are deleted when it is closed. Maintenance only runs by a call of its `step()`."""
     return connect("memory://", clock=clock or FakeClock(), maintenance=False)

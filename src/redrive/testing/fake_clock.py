@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only a test moves."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from redrive.clock import Instant
 from redrive.model.duration import DurationInput, parse_duration
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-"""Where a fake clock starts unless told otherwise."""
+"""The default start of a fake clock."""
 
 PATIENCE_SECONDS = 120.0
-"""How long a test waits for another thread before it fails. A passing test waits a thousand times shorter."""
+"""Seconds that a test waits for another thread before it fails. A passing test waits a thousand times shorter."""
 
 _SLICE_SECONDS = 0.001
 
 
 class FakeClock:
-    """Stands still until `advance`. Safe to share between threads, and between brokers on one store.
+    """A clock that only `advance` and `set_back` move. Safe to share between threads, and between brokers on one store.
 
-    Nothing sleeps on it: whoever waits for an instant goes on when the test has moved the clock there.
+    No thread sleeps in real time: a caller that waits for an instant continues when the test moves the clock there.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -33,22 +33,22 @@ class FakeClock:
         return Instant(self._now)
 
     def advance(self, duration: DurationInput) -> Instant:
-        """Move on by `31s`, `1h30m`, a timedelta or a number of seconds. Returns the new instant."""
+        """Move forward by `31s`, `1h30m`, a timedelta or a number of seconds. Returns the new instant."""
         moved = parse_duration(duration, "advance")
         with self._changed:
             self._now += moved
             return Instant(self._now)
 
     def set_back(self, duration: DurationInput) -> Instant:
-        """Move back, as a clock that is corrected. Returns the new instant."""
+        """Move back, like a system clock that is corrected. Returns the new instant."""
         moved = parse_duration(duration, "set_back")
         with self._changed:
             self._now -= moved
             return Instant(self._now)
 
     def wait(self, event: threading.Event, until: Instant | None) -> None:
-        # The event belongs to the caller and may mean more to him than "look again", so advance() does not set it.
-        # Two things cannot be waited for at once; a look at the clock every millisecond takes the place of that.
+        # advance() does not set the event, which belongs to the caller and may have another meaning there. A thread
+        # cannot wait for the event and the clock together, so it checks the clock every millisecond.
         self._count(+1)
         try:
             while (until is None or self._now < until) and not event.wait(_SLICE_SECONDS):
@@ -57,7 +57,7 @@ class FakeClock:
             self._count(-1)
 
     def until_waiting(self, count: int = 1) -> None:
-        """Return when at least `count` threads wait on this clock; fail the test if that does not happen."""
+        """Wait until at least `count` threads wait on this clock; raise AssertionError after PATIENCE_SECONDS."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._waiting >= count, PATIENCE_SECONDS):
                 raise AssertionError(f"{self._waiting} threads wait on the clock, and the test expected {count}")

@@ -1,4 +1,4 @@
-"""Doubles of mailboxes for tests of your programs: one that drops, one that collects, one that can fail."""
+"""Doubles of mailboxes for tests of programs: one that drops, one that collects, one that can fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Any = TypeVar("_Any")
 
 
 class SentMessage(NamedTuple):
-    """What a program sent."""
+    """A message that a program sent."""
 
     body: Any
     reply_to: str | None
@@ -24,16 +24,16 @@ class SentMessage(NamedTuple):
 
 
 class FakeMailbox(Mailbox[T, R]):
-    """A mailbox in memory, whose connection a test can break, and whose handles it can expire."""
+    """A mailbox in memory. A test can break its connection, and expire its receipt handles."""
 
     def __init__(self, name: str = "fake", *, body: type[T] | None = None, reply: type[R] | None = None) -> None:
         super().__init__(connect("memory://", maintenance=False), name, body=body, reply=reply)
         self._owns_broker = True
         self.is_connected = True
-        """While False, every call raises MailboxConnectionError."""
+        """True while the mailbox works. While it is False, every call raises MailboxConnectionError."""
 
     def inject(self, body: T, **options: Any) -> str:
-        """Put a message there, even while the connection is broken."""
+        """Send a message, even while the connection is broken, and return its id."""
         broken, self.is_connected = not self.is_connected, True
         try:
             return self.send(body, **options)
@@ -41,7 +41,7 @@ class FakeMailbox(Mailbox[T, R]):
             self.is_connected = not broken
 
     def expire_handle(self, message: Message[T, R]) -> None:
-        """Let the visibility timeout of a message end now: its handle has expired, and it is delivered again."""
+        """End the visibility timeout of a message now: its handle has expired, and it is delivered again."""
         self._broker.release(message._lease)
 
     def _run(self, flow: Flow[_Any]) -> _Any:
@@ -52,7 +52,7 @@ class FakeMailbox(Mailbox[T, R]):
 
 
 class CollectingMailbox(FakeMailbox[T, R]):
-    """A mailbox that keeps what was sent for the test, and delivers nothing."""
+    """A mailbox that keeps sent messages in `sent` for the test, and delivers none."""
 
     def __init__(self, name: str = "collecting", *, body: type[T] | None = None, reply: type[R] | None = None) -> None:
         super().__init__(name, body=body, reply=reply)
@@ -66,22 +66,22 @@ class CollectingMailbox(FakeMailbox[T, R]):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> str:
-        """Check the body, and keep it."""
+        """Check the type of the body, and append the message to `sent`."""
         self._body_type.encode(body)
         name = reply_to.name if isinstance(reply_to, Mailbox) else reply_to
         self.sent.append(SentMessage(body, name, dict(headers or {})))
         return f"collected-{len(self.sent)}"
 
     def receive(self, **options: Any) -> Sequence[Message[T, R]]:
-        """Deliver nothing."""
+        """Return no messages."""
         return ()
 
 
 class NullMailbox(CollectingMailbox[T, R]):
-    """A mailbox that drops what is sent, after it has checked its type."""
+    """A mailbox that drops every message, after a check of the type of its body."""
 
     def send(self, body: T, **options: Any) -> str:
-        """Check the body, and drop it."""
+        """Check the type of the body, and drop the message."""
         super().send(body, **options)
         self.sent.clear()
         return "dropped"

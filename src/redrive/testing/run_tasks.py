@@ -1,4 +1,4 @@
-"""Run the tasks of an app in a test, without a worker: in this thread, one after the other, and the clock moves on."""
+"""Run the tasks of an app in a test, without a worker: in this thread, one after the other, with a moving clock."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ WORKER = "test"
 
 
 def run_tasks(app: App, *, advance: bool = True, limit: int = MAX_DELIVERIES) -> Drained:
-    """Run every task that was put, retries and delays included, until nothing is left to run. Hooks are called too.
+    """Run every task that was put, retries and delays included, until none is left. Hooks are called too.
 
-    A `FakeClock` is moved to when the next item falls due. With another clock, or without `advance`, what waits for
-    later stays.
+    A `FakeClock` is moved to the instant at which the next item is due. With another clock, or without `advance`, items
+    that wait for a later instant stay.
     """
     if loop_runs():
         raise InvalidInput("an event loop runs in this thread: await asyncio.to_thread(run_tasks, app) instead")
@@ -49,12 +49,12 @@ def run_tasks(app: App, *, advance: bool = True, limit: int = MAX_DELIVERIES) ->
 
 
 def put_due_ticks(app: App) -> None:
-    """Put the periodic tasks whose time has come, as workers do by themselves. The first call begins the schedule."""
+    """Put the periodic tasks that are due, as workers do automatically. The first call starts the schedule."""
     TickPlanner(app, app.open()).step()
 
 
 def _take(exchange: WorkerSession, queues: Iterable[str]) -> tuple[Lease | None, Instant | None]:
-    """The next item, or when there will be one."""
+    """Return the lease of the next item, or None and the instant at which one will be due."""
     later: list[Instant] = []
     for queue in queues:
         exchanged = exchange.step([], {queue: 1})
@@ -66,14 +66,14 @@ def _take(exchange: WorkerSession, queues: Iterable[str]) -> tuple[Lease | None,
 
 
 def _run(app: App, exchange: WorkerSession, lease: Lease) -> str:
-    """Run one delivery, and say what became of it as `Drained` calls it."""
+    """Run one delivery, and return its outcome: the name of a field of `Drained`."""
     broker = app.open()
     settings = broker.get_queue(lease.queue).settings
     handling = HandlerSettings(settings.error_rules, bool(settings.keep_completed))
     end = execute_job(app, lease, handling, lambda: False, broker.core.clock)
     settled = _settle(exchange, lease, end)
     if isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost):
-        # The work cannot be completed as it wants to be, for example because a follow-up was refused: it has failed.
+        # The store refused the outcome of the task, for example one of its follow-ups: the task has failed.
         end = Failed(failure_from_exception(settled, worker=WORKER))
         settled = _settle(exchange, lease, end)
     if isinstance(settled, RedriveError):

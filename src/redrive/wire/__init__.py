@@ -1,1 +1,1 @@
-"""What a server and its clients say to each other: how calls, answers and errors are written down."""
+"""The wire protocol of server and clients: codecs for calls, results and errors."""

@@ -62,7 +62,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "closed": 503,
     "result_timeout": 504,
 }
-"""The HTTP status of each code. A test sees to it that no error is missing."""
+"""The HTTP status of each error code. A test checks that no error is missing."""
 
 HTTP_ONLY_CODES: dict[str, int] = {
     "host_not_allowed": 403,
@@ -73,15 +73,15 @@ HTTP_ONLY_CODES: dict[str, int] = {
     "misdirected": 421,
     "internal": 500,
 }
-"""The same for what only the HTTP server says."""
+"""The HTTP status of codes that only the HTTP server uses."""
 
 RETRY_AFTER = {"queue_full": 5, "overloaded": 1, "store_unavailable": 5, "store_busy": 5, "disk_full": 30, "closed": 1}
-"""Seconds that a caller is asked to wait."""
+"""Seconds that a caller is asked to wait, for the header Retry-After."""
 
 ERROR_BY_CODE: dict[str, type[RedriveError]] = {
     each.code: each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, RedriveError)
 }
-"""Every error by its code."""
+"""Error classes by code."""
 
 _BY_STATUS = {
     400: "invalid_input",
@@ -91,11 +91,11 @@ _BY_STATUS = {
     409: "refused",
     503: "store_error",
 }
-"""The code of what an error is a kind of that is not known here, by its HTTP status."""
+"""The code of the base class for an unknown error, by its HTTP status."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """What a server answers instead of a result."""
+    """The body of an error response."""
 
     code: str
     message: str
@@ -103,19 +103,19 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def error_body(error: RedriveError) -> ErrorBody:
-    """An error as it is sent. Details are what the error knows, under the names of its attributes."""
+    """Return the body of an error. Details are the plain attributes of the error, by name."""
     details = {name: value for name, value in vars(error).items() if _is_plain(value)}
     return ErrorBody(error.code, str(error), details)
 
 
 def status_of(error: RedriveError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error; 500 for an unknown code."""
     return STATUS_BY_CODE.get(error.code) or HTTP_ONLY_CODES.get(error.code, 500)
 
 
 def is_redrive_error(status: int, body: ErrorBody) -> bool:
-    """Whether a server of Redrive says so, and not something between it and the client. Of a code that a newer server
-    has, nobody here can know that."""
+    """Return whether a Redrive server sent an error, and not an intermediary. Codes of newer servers are unknown here:
+    the result is then False."""
     return status == (STATUS_BY_CODE.get(body.code) or HTTP_ONLY_CODES.get(body.code))
 
 
@@ -130,19 +130,19 @@ class SentError(msgspec.Struct, frozen=True, array_like=True):
     message: str
     details: dict[str, Any] = {}
     bases: tuple[str, ...] = ()
-    """The codes of what it is a kind of, nearest first: for whoever does not know it."""
+    """The codes of its base classes, nearest first, for a client that does not know its own code."""
 
 
 def encode_error(error: RedriveError) -> SentError:
-    """An error as it is sent among results."""
+    """Return the encoded form of an error among the results of calls."""
     body = error_body(error)
     bases = tuple(each.code for each in type(error).__mro__[1:] if issubclass(each, RedriveError))
     return SentError(body.code, body.message, body.details, bases)
 
 
 def decode_error(sent: SentError) -> RedriveError:
-    """The error that was sent: of the same class, with the same text and attributes. One that is not known here is of
-    the nearest class that is, and keeps its own code."""
+    """Return the error that was sent: same class, text and attributes. An unknown one gets the nearest known base class
+    and keeps its own code."""
     known = next((code for code in (sent.code, *sent.bases) if code in ERROR_BY_CODE), RedriveError.code)
     kind = ERROR_BY_CODE[known]
     error = kind.__new__(kind, sent.message)
@@ -153,7 +153,7 @@ def decode_error(sent: SentError) -> RedriveError:
 
 
 def error_of_answer(status: int, body: ErrorBody) -> RedriveError:
-    """The error that a server answered with."""
+    """Return the error of an error response."""
     base = _BY_STATUS.get(status)
     return decode_error(SentError(body.code, body.message, body.details, () if base is None else (base,)))
 

@@ -1,4 +1,4 @@
-"""Values of the model as JSON, for server, CLI and console: instants and durations as text, None left out.
+"""JSON views of model values, for server, CLI and console: instants and durations as text, None omitted.
 
 `view_of` makes the JSON from any Struct of the model, and `view_type` its type for OpenAPI, so a new field needs no
 code here. A payload is JSON, text, or base64.
@@ -44,7 +44,7 @@ DurationText: TypeAlias = Annotated[str, msgspec.Meta(description="A duration.",
 
 
 class Encoding(StrEnum):
-    """How a payload stands in JSON."""
+    """The encoding of a payload in JSON."""
 
     JSON = "json"
     """The payload is the value itself."""
@@ -60,7 +60,7 @@ _value_of = msgspec.json.Decoder().decode
 
 
 def bytes_of(payload: msgspec.Raw, encoding: Encoding, content_type: str | None) -> tuple[bytes, str]:
-    """The bytes to store and their content type. JSON is stored as it was written."""
+    """Return the bytes to store and their content type. JSON is stored byte for byte as submitted."""
     if encoding is Encoding.JSON:
         data = bytes(payload)
         check_json(data)
@@ -78,13 +78,13 @@ def bytes_of(payload: msgspec.Raw, encoding: Encoding, content_type: str | None)
 
 
 def encode_payload(payload: bytes, content_type: str) -> tuple[Encoding, msgspec.Raw | str]:
-    """A payload as an answer has it: the JSON itself, else the text of what is text, else base64."""
+    """Return a payload for a response: the JSON itself, else the text of a text, else base64."""
     if is_json(content_type):
         try:
             _value_of(payload)
             return Encoding.JSON, msgspec.Raw(payload)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-            pass  # whoever put these bytes called them JSON
+            pass  # the producer declared bytes as JSON that are not
     elif not content_type.startswith("text/"):
         return Encoding.BASE64, b64encode(payload).decode()
     try:
@@ -94,7 +94,7 @@ def encode_payload(payload: bytes, content_type: str) -> tuple[Encoding, msgspec
 
 
 def payload_view(payload: bytes, content_type: str) -> dict[str, Any]:
-    """A payload with what is needed to read it."""
+    """Return a payload with its encoding and its content type."""
     encoding, form = encode_payload(payload, content_type)
     return {"payload": form, "encoding": encoding, "content_type": content_type}
 
@@ -105,34 +105,34 @@ _AS_TEXT: dict[type[msgspec.Struct], frozenset[str]] = {
     FeedPage: frozenset({"last"}),
     AuditEntry: frozenset({"number"}),
 }
-"""Numbers of 63 bits, told as texts: what reads JSON elsewhere keeps 53 of them."""
+"""Fields with numbers of 63 bits, sent as text: many JSON parsers keep only 53 bits."""
 _KEPT_BACK: dict[type[msgspec.Struct], frozenset[str]] = {
     Operation: frozenset({"mark", "position"}),
     Queue: frozenset({"breakers"}),
     Gate: frozenset({"leased"}),
 }
-"""What is of use to stores and brokers only. Breakers are shown as `BreakerStatus`."""
+"""Fields for stores and brokers only, omitted from views. Breakers are shown as `BreakerStatus`."""
 _PROPERTIES: dict[type[msgspec.Struct], tuple[str, ...]] = {
     Group: ("advice",),
     OperationPlan: ("changed",),
     QueueStats: ("oldest_age",),
 }
-"""What is not kept, but made of the fields, and told beside them."""
+"""Computed properties, shown beside the fields."""
 KIND_HEADER = "kind"
-"""The header that a producer's `kind` is kept under."""
+"""The header that stores a producer's `kind`."""
 REFERENCE_HEADER = "reference"
 
 
 def view_of(value: msgspec.Struct) -> dict[str, Any]:
-    """A value of the model as JSON. For an item, `item_view`."""
+    """Return a model value as JSON. Use `item_view` for an item."""
     view: dict[str, Any] = _viewer(type(value))(value)
     return view
 
 
 def item_view(item: Item, *, fits: bool = True) -> dict[str, Any]:
-    """An item as JSON; without payload, headers, result and variables if it is masked.
+    """Return an item as JSON; without payload, headers, result and variables if it is masked.
 
-    Where the payload does not fit, `too_large` stands for it and for the result.
+    Without `fits`, `too_large` replaces the payload and the result.
     """
     view = view_of(item)
     payload, content_type = view.pop("payload"), view.pop("content_type")
@@ -174,7 +174,7 @@ def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
 
 
 def _view(kind: Any) -> Viewer | None:
-    """How a value of that type is told. None: as it is."""
+    """Return the function that makes the view of a value of that type; None if the value is its own view."""
     if kind is Instant:
         return to_rfc3339
     if kind == Duration:
@@ -195,7 +195,7 @@ def _view(kind: Any) -> Viewer | None:
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """The words that are allowed instead of a value of another type."""
+    """Return the literal words allowed instead of a value of another type."""
     return tuple(word for each in get_args(kind) if get_origin(each) is Literal for word in get_args(each))
 
 
@@ -213,7 +213,7 @@ def _same(value: Any) -> Any:
 
 @cache
 def view_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """What the answer to a value of that type looks like, for the document."""
+    """Return the type of the view of that type, for the OpenAPI document."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, type_ in _fields(kind):
         shape = str if name in _AS_TEXT.get(kind, ()) else _shape(type_)
@@ -222,12 +222,12 @@ def view_type(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 
 def defined(name: str, fields: list[Any], doc: str | None) -> type[msgspec.Struct]:
-    """A type that only the document needs."""
+    """Return a new type for the OpenAPI document only."""
     return msgspec.defstruct(name, fields, kw_only=True, namespace={"__doc__": doc}, module=__name__)
 
 
 def extended(kind: type[msgspec.Struct], fields: list[Any], name: str | None = None) -> type[msgspec.Struct]:
-    """A type of the document with more fields, or fields of other types."""
+    """Return a copy of a document type with more fields, or fields of other types."""
     more = {field[0] for field in fields}
     given = [
         (each.name, each.type) if each.required else (each.name, each.type, None)
@@ -238,7 +238,7 @@ def extended(kind: type[msgspec.Struct], fields: list[Any], name: str | None = N
 
 
 def without(kind: type[msgspec.Struct], *names: str) -> type[msgspec.Struct]:
-    """A type of the document without some of its fields."""
+    """Return a copy of a document type without some of its fields."""
     given = [
         (each.name, each.type) if each.required else (each.name, each.type, None)
         for each in msgspec.structs.fields(kind)
@@ -255,7 +255,7 @@ def _shape(kind: Any) -> Any:
     if kind is RetryPolicy:
         return dict[str, Any]
     if kind is Counters:
-        return Counters  # it is told as it is
+        return Counters  # its view is the value itself
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return view_type(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -265,7 +265,7 @@ def _shape(kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if words := _words(kind):
             return Annotated[str, msgspec.Meta(description=f"A duration, or `{'`, `'.join(words)}`.")]
-        return Union[tuple(_shape(each) for each in arguments)]  # noqa: UP007  # made of parts
+        return Union[tuple(_shape(each) for each in arguments)]  # noqa: UP007  # computed members
     if origin is tuple:
         return list[_shape(arguments[0])]  # type: ignore[misc]
     if origin in (Mapping, dict):

@@ -1,7 +1,7 @@
-"""What a client and a server say to each other, in MessagePack: calls to commit, a query, a watch, and their answers.
+"""Messages of clients and servers, in MessagePack: calls to commit, a query, a watch, and their responses.
 
-Calls and queries are those of `redrive.store`, each with its kind; unknown kinds and fields are refused. Fields of an
-answer that a client does not know are passed over, so that a server may be newer than its clients.
+Calls and queries are those of `redrive.store`, tagged with their kind; unknown kinds and fields are refused. A client
+ignores unknown fields of a response, so that a server may be newer than its clients.
 """
 
 from __future__ import annotations
@@ -17,68 +17,68 @@ from redrive.store import Commit, Durability
 from redrive.wire.result_codec import decode_results, encode, encode_results
 
 WIRE_VERSION = 1
-"""Of all that is written here. A client of another version does not open."""
+"""The version of this protocol. A client of another version does not open."""
 CONTENT_TYPE = "application/msgpack"
 
 
 class WireMessage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a client asks."""
+    """The base of requests."""
 
 
 class CommitPosition(msgspec.Struct, frozen=True, gc=False):
-    """How far a server is, as its clients see it."""
+    """The position of a server in its sequence of commits, as clients know it."""
 
     server_epoch: str
-    """Which one it is, since its last start."""
+    """The id of the server process; new at each start."""
     sequence: int = 0
-    """Of the last commit that came to it. Those that come after have higher ones."""
+    """The number of the last commit that it received. Later commits have higher numbers."""
 
 
 class CommitRequest(WireMessage, frozen=True):
-    """Commit these calls, once."""
+    """A request to commit these calls exactly once."""
 
     id: str
-    """Nobody else's, and of no other request: whoever sends it twice gets the first answer twice."""
+    """Unique among all requests of all clients. A repeated request gets the first response again."""
     server_epoch: str
-    """The server as it is since its last start. Any other refuses it: it cannot know whether that one ran it."""
+    """The epoch of the server that it is for. Any other refuses it, since it cannot know whether that one ran it."""
     calls: list[Call]
     now: Instant | None = None
-    """For tests. A server that keeps its own time refuses it."""
+    """For tests. A server that uses its own clock refuses it."""
     is_retry: bool = False
-    """It was sent before: run it only if it is known that it did not run."""
+    """True if it was sent before: run it only if it is certain that it did not run."""
     position: int = 0
-    """The number that the client had from that server when it sent this first. What the server forgot up to that
-    number came before: so no clock decides whether it would still know this."""
+    """The sequence number of that server that the client knew at the first send. The request ran after it, so responses
+    dropped up to that number are irrelevant, and no clock decides whether the server would still know this request."""
 
 
 class WatchRequest(WireMessage, frozen=True):
-    """Answer as soon as something arrives, or `seconds` are over."""
+    """A long poll: the response comes as soon as something arrives, or after `seconds`."""
 
     server_epoch: str | None = None
     since: int = 0
-    """The number of the last answer."""
+    """The number of the last response."""
     queues: tuple[str, ...] | None = None
-    """Those that somebody waits for. None: all of them."""
+    """The queues to watch; None: all."""
     seconds: float = 0.0
 
 
 class WatchAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where something arrived since."""
+    """The queues in which items arrived since."""
 
     server_epoch: str
     number: int
     queues: tuple[str, ...] | None = ()
-    """None: anywhere."""
+    """None: any queue."""
     anything: bool = False
-    """Whether anything was committed, if only something that nobody can lease."""
+    """True if anything was committed, even if nothing became available to lease."""
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
+    """The description of a server."""
 
     wire: int
     server_epoch: str
-    """Another one after each start."""
+    """New at each start."""
     store: str
     """The name of its store."""
     now: Instant
@@ -89,8 +89,8 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 MISDIRECTED = 421
-"""The HTTP status of a request that is for another server, or for this one before it was started. This one did not run
-it; its `CommitPosition` is in the details."""
+"""The HTTP status of a request for another server, or for this one before its last start. This server did not run it;
+its `CommitPosition` is in the details."""
 
 
 class _CommitAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -110,14 +110,14 @@ _decode_answer = msgspec.msgpack.Decoder(_CommitAnswer).decode
 
 
 def encode_commit(seen: CommitPosition, calls: Sequence[Call], commit: Commit) -> bytes:
-    """The answer to a commit."""
+    """Return the encoded response to a commit."""
     return encode(
         (seen.server_epoch, commit.now, commit.arrivals, encode_results(calls, commit.results), seen.sequence)
     )
 
 
 def read_commit(calls: Sequence[Call], raw: bytes) -> tuple[CommitPosition, Commit]:
-    """Who answered, and what. Raises `msgspec.DecodeError` where it is no answer to these calls."""
+    """Return the server's position and the commit. Raises `msgspec.DecodeError` if it does not answer these calls."""
     answer = _decode_answer(raw)
     if len(answer.results) != len(calls):
         raise msgspec.DecodeError(f"{len(answer.results):,} results for {len(calls):,} calls")

@@ -1,7 +1,7 @@
-"""How what a call or a query gives is written down: by the type that its class statement names.
+"""The codec for results of calls and queries, by the result type that the class statement of each names.
 
-What can come instead of a value (a refusal, `StaleSettings`, `VersionConflict`) is an extension of MessagePack, so that
-no value is mistaken for another.
+Alternatives to a value (a refusal, `StaleSettings`, `VersionConflict`) are extensions of MessagePack, so that they are
+never mistaken for values.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from redrive.wire.error_codec import SentError, decode_error, encode_error
 
 _ERROR, _STALE, _OVERTAKEN = 1, 2, 3
 _EXTENSIONS = (RedriveError, StaleSettings, VersionConflict)
-"""What is sent as an extension."""
+"""Types that are sent as an extension."""
 
 
 def _sent_type(given: Any) -> Any:
-    """The type of a result on the wire."""
+    """Return the type of a result on the wire."""
     if get_origin(given) is tuple:
-        return tuple[_sent_type(get_args(given)[0]), ...]  # type: ignore[misc]  # made from what the contract says
+        return tuple[_sent_type(get_args(given)[0]), ...]  # type: ignore[misc]  # computed from the contract
     if get_origin(given) in (Union, types.UnionType):
         return reduce(or_, map(_sent_type, get_args(given)))
     return Ext if given in _EXTENSIONS else given
@@ -41,7 +41,7 @@ _SENT_TYPES = {kind: _sent_type(result_type(kind)) for kind in get_args(Call)}
 _BY_ITEM = frozenset(
     kind for kind, sent in _SENT_TYPES.items() if get_origin(sent) is tuple and Ext in get_args(get_args(sent)[0])
 )
-"""Calls that give a result or a refusal for each item."""
+"""Calls with a result or a refusal for each item."""
 
 _decode_error = msgspec.msgpack.Decoder(SentError).decode
 _decode_queue = msgspec.msgpack.Decoder(Queue).decode
@@ -56,7 +56,7 @@ _QUERY_DECODERS = {kind: msgspec.msgpack.Decoder(result_type(kind)).decode for k
 
 
 def _extend(value: Any) -> Any:
-    """For the encoder: what it does not know."""
+    """Encode an error as an extension: the hook of the encoder for unknown types."""
     if isinstance(value, RedriveError):
         return Ext(_ERROR, encode(encode_error(value)))
     raise NotImplementedError(f"{type(value).__name__} is not sent")
@@ -66,7 +66,7 @@ encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=_extend).encod
 
 
 def encode_results(calls: Sequence[Call], results: Sequence[Any]) -> list[Any]:
-    """Results of calls as the encoder takes them."""
+    """Return the results of calls in the form that the encoder takes."""
     return [_written(call, result) for call, result in zip(calls, results, strict=True)]
 
 
@@ -77,7 +77,7 @@ def _written(call: Call, result: Any) -> Any:
 
 
 def _as_extension(result: Any) -> Any:
-    """What is no value of its type, as an extension. Errors are left to the encoder."""
+    """Return an extension for `StaleSettings` and `VersionConflict`. The encoder handles errors."""
     if result.__class__ is StaleSettings:
         return Ext(_STALE, encode(result.queue))
     if result.__class__ is VersionConflict:
@@ -86,7 +86,7 @@ def _as_extension(result: Any) -> Any:
 
 
 def decode_results(calls: Sequence[Call], results: Sequence[msgspec.Raw]) -> list[Any]:
-    """The results of calls. Raises `msgspec.DecodeError` where one is not what its call gives."""
+    """Return the results of calls. Raises `msgspec.DecodeError` if one is not of the type of its call."""
     return [_read(call, raw) for call, raw in zip(calls, results, strict=True)]
 
 
@@ -101,12 +101,12 @@ def _read(call: Call, raw: msgspec.Raw) -> Any:
 
 
 def decode_answer(query: Query, raw: bytes) -> Any:
-    """The answer to a query. Raises `msgspec.DecodeError` where it is none."""
+    """Return the answer to a query. Raises `msgspec.DecodeError` if it is not of the query's type."""
     return _QUERY_DECODERS[query.__class__](raw)
 
 
 def _meant(extension: Ext) -> Any:
-    """What an extension stands for."""
+    """Return the value of an extension."""
     read = _READERS.get(extension.code)
     if read is None:
         raise msgspec.DecodeError(f"nothing is known of an extension {extension.code}")

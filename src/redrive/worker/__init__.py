@@ -6,7 +6,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """The parent of commands needs none of it, and is to start fast."""
+        """Import `Worker` on first use: the parent of commands does without it, to start fast."""
         if name != "Worker":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from redrive.worker.worker import Worker

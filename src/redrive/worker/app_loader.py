@@ -1,5 +1,5 @@
-"""From `module:attribute` to an App or another program, or to an error that names the problem; and which source files
-changed (`--reload`)."""
+"""Import of an app or another program by `module:attribute`, with an error that names the problem; and detection of
+changed source files (`--reload`)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def load_app(spec: str, url: str | None = None) -> App:
 def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
     """Import the module and return the app or program in it. Modules in the working directory count.
 
-    url: the store of an app, instead of the one that it names. A program has the store that it was made with.
+    url: the store of an app, instead of the one that it names. Ignored for a program, which has its store already.
 
-    Raises InvalidInput where there is no such module or app. What the module itself raises comes through, with a
-    traceback that begins there. From here on, what this process prints is written line by line: it stands in the log
-    when it happened, and is there even if the process dies of what comes next.
+    Raises InvalidInput if the module or the attribute does not exist, or is not an app or program. Other exceptions of
+    the module propagate, with a traceback that starts in the module. Makes stdout line-buffered, so that output is in
+    the log immediately, even if the process dies right afterwards.
     """
     name, colon, attribute = spec.partition(":")
     if not (name and colon and attribute):
@@ -45,19 +45,19 @@ def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
         raise InvalidInput(f"{name} is a file; name the module, as in {dotted}:{attribute}")
     if name == "__main__":
         raise InvalidInput(
-            f"{spec} is another program in each process; put the app into a module of its own, as in jobs:{attribute}"
+            f"{spec} is another program in each process; put the app into a separate module, as in jobs:{attribute}"
         )
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     try:
-        with events.defer_to_app_logging():  # to the logging of the app
+        with events.defer_to_app_logging():
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             error.__traceback__ = _beyond_import(error.__traceback__)
-            raise  # something that the module needs
+            raise  # a module that this one imports is missing
         raise InvalidInput(_no_module(name, error.name)) from None
     except Exception as error:
         error.__traceback__ = _beyond_import(error.__traceback__)
@@ -80,7 +80,7 @@ def load_program(spec: str, url: str | None = None) -> App | WorkerProgram:
 def _no_module(name: str, missing: str) -> str:
     part = "" if missing == name else f" ({missing} is missing)"
     alike = suggest(name, [found.name for found in pkgutil.iter_modules([os.getcwd()])], {})
-    return f"there is no module {name}{part}{alike}; looked in {os.getcwd()} and the rest of sys.path"
+    return f"there is no module {name}{part}{alike}; searched {os.getcwd()} and the rest of sys.path"
 
 
 def _no_attribute(module: str, attribute: str, names: dict[str, object]) -> str:
@@ -96,7 +96,7 @@ def _programs(names: dict[str, object]) -> str:
 
 
 def _beyond_import(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first line of the module on: how it came to be imported helps nobody."""
+    """Return a traceback without the frames of the import machinery, which do not help to find the error."""
     while trace is not None and (
         trace.tb_frame.f_globals.get("__name__") in (__name__, importlib.__name__, contextlib.__name__)
         or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")
@@ -107,18 +107,18 @@ def _beyond_import(trace: TracebackType | None) -> TracebackType | None:
 
 _PASSED_OVER = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 MAX_FILES = 20_000
-"""More are not looked at: then the folder is not that of a program."""
+"""Files that are checked at most: a folder with more is not that of a program."""
 
 
 class SourceWatcher:
-    """The Python files below a folder, without those of packages that were installed there, and hidden ones."""
+    """The Python files below a folder, except hidden ones and those of installed packages."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen = dict(self._look())
 
     def changed(self) -> Path | None:
-        """A file that was changed, added or removed since the last time this was asked. None where none was."""
+        """Return one file that was changed, added or removed since the last call, or None."""
         now = dict(self._look())
         before, self._seen = self._seen, now
         different = now.items() ^ before.items()
@@ -134,7 +134,7 @@ class SourceWatcher:
                 path = os.path.join(folder, name)
                 try:
                     yield path, os.stat(path).st_mtime_ns
-                except OSError:  # removed meanwhile
+                except OSError:  # removed since it was listed
                     continue
                 found += 1
                 if found == MAX_FILES:

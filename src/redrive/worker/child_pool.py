@@ -14,13 +14,13 @@ from redrive.worker.ipc import Channel, FromChild, ZygoteSetup
 from redrive.worker.zygote_process import ZygoteProcess
 
 SUSPICION_SECONDS = 0.1
-"""A child whose socket is closed has died. If nothing was heard of that after this long, it is killed to make sure."""
+"""Seconds to wait for the exit report of a child whose socket is closed, before it is killed to make sure."""
 REPORT_SECONDS = 2.0
-"""How long the end of a child is waited for before its item is settled without knowing more."""
+"""Seconds to wait for the exit report of a child before its item is settled without one."""
 STALL_SECONDS = 0.01
-"""A child that has not reported for this long runs something that takes longer: what it has not taken is reclaimed."""
+"""Seconds without a report after which the items that a child has not taken are reclaimed: it runs a long one."""
 ZYGOTE_PAUSES = (0.0, 0.2, 1.0, 5.0)
-"""How long before a zygote is replaced that died without having forked, by how often that happened in a row."""
+"""Seconds before a zygote that died is replaced, by the number of deaths since the last fork."""
 _log = events.logger("redrive.worker")
 
 
@@ -33,24 +33,24 @@ class ChildPool:
         self._most_items = most_items
         self.slots = [Slot(number, in_flight_log) for number in range(processes)]
         self.dying: dict[int, ExitingChild] = {}
-        """By process id."""
+        """Children whose exit is not reported yet, by process id."""
         self.selector = selectors.DefaultSelector()
         self.zygote: ZygoteProcess | None = None
         self.zygote_at = 0.0
-        """When the next one may be started."""
+        """Earliest time to start the next zygote."""
         self._zygote_deaths = 0
         self.ready = threading.Event()
-        """The app is imported; or it cannot be, and `problem` says why."""
+        """Set once the app is imported, or cannot be: then `problem` has the reason."""
         self.problem: str | None = None
         self.is_closing = False
-        """Whether nothing that dies is replaced."""
+        """True if processes that die are not replaced."""
 
     def can_fork(self) -> bool:
-        """Whether a slot may have a child now."""
+        """Return whether a slot can get a child now."""
         return not self.is_closing and self.zygote is not None and self.zygote.is_ready
 
     def timeout(self, longest: float) -> float:
-        """Seconds until something is due."""
+        """Return the seconds until something is due, at most `longest`."""
         now = time.monotonic()
         due = [slot.start_at for slot in self.slots if slot.channel is None and self.can_fork()]
         due += [each.since + (REPORT_SECONDS if each.suspected else SUSPICION_SECONDS) for each in self.dying.values()]
@@ -60,13 +60,13 @@ class ChildPool:
         return max(0.0, min([at - now for at in due] + [longest]))
 
     def kill(self, slot: Slot, because: str) -> None:
-        """End the child of a slot now, unless it was killed before."""
+        """Kill the child of a slot, unless it was killed before."""
         if slot.because is None and self.zygote is not None:
             slot.because = because
             self.zygote.kill(slot.pid)
 
     def fork(self, slot: Slot) -> None:
-        """Ask for a child."""
+        """Ask the zygote for a child in a slot. If it cannot be asked, the slot pauses before the next attempt."""
         assert self.zygote is not None
         queue = ChildQueue()
         try:
@@ -81,7 +81,7 @@ class ChildPool:
         self.selector.register(channel, selectors.EVENT_READ, slot)
 
     def watch(self, slot: Slot) -> None:
-        """Be woken when there is room for what could not be sent."""
+        """Wait for room in the channel of a slot if it has unsent data, else only for reports."""
         if slot.channel is None:
             return
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if slot.channel.is_full else 0)
@@ -89,7 +89,7 @@ class ChildPool:
             self.selector.modify(slot.channel, wanted, slot)
 
     def detach(self, slot: Slot) -> None:
-        """Let the child of a slot go: it ends when it reads that nobody is there."""
+        """Close the channel and queue of the child of a slot, which ends when it reads that, and free the slot."""
         if slot.channel is None or slot.queue is None:
             return
         self.selector.unregister(slot.channel)
@@ -101,7 +101,7 @@ class ChildPool:
         self._in_flight_log.assign_process(slot.number, 0)
 
     def start_zygote(self) -> None:
-        """Start one; where that cannot be, it is tried again later."""
+        """Start a zygote, or schedule a retry if the system refuses; before the first import, set `problem` as well."""
         try:
             self.zygote = ZygoteProcess(self._setup)
         except OSError as error:
@@ -114,7 +114,7 @@ class ChildPool:
         self.selector.register(self.zygote, selectors.EVENT_READ, self.zygote)
 
     def forked(self, number: int, pid: int, problem: str | None) -> None:
-        """The zygote forked a child, which has nothing to do now, or could not."""
+        """Handle the answer to a fork: record the process id, or free the slot and let it pause."""
         slot = next((slot for slot in self.slots if slot.fork == number), None)
         if slot is None:
             return
@@ -128,7 +128,7 @@ class ChildPool:
         self._in_flight_log.assign_process(slot.number, pid)
 
     def lose_zygote(self, zygote: ZygoteProcess) -> None:
-        """Its children die with it. What they ran was running when they did."""
+        """Kill the children of a dead zygote, and schedule the next one; before the first import, set `problem`."""
         self.selector.unregister(zygote)
         zygote.close()
         self.zygote = None
@@ -142,12 +142,12 @@ class ChildPool:
         _log.error("zygote_died", problem=zygote.problem, retry_in_seconds=pause)
         for slot in self.slots:
             if slot.pid:
-                zygote.kill(slot.pid)  # where the system does not do it
+                zygote.kill(slot.pid)  # not every system kills children with their parent
             if not slot.jobs:
                 self.detach(slot)
 
     def close(self) -> None:
-        """Let the zygote end, and all children with it."""
+        """Close all channels, which ends the zygote and all children, and wait for the zygote."""
         for slot in self.slots:
             for end in (slot.channel, slot.queue):
                 if end is not None:

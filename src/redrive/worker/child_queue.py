@@ -1,4 +1,4 @@
-"""Deliveries in transit to a child: a queue in the kernel, at whose end the child reads, and the worker too.
+"""A queue in the kernel for deliveries to a child: the child takes them from its end, and the worker can reclaim them.
 
 Each datagram is one delivery. The kernel hands it to the child or back to the worker, never to both, and keeps it when
 the child dies. So a child has at most one item that it took and has not reported, and the worker can reclaim everything
@@ -17,7 +17,7 @@ from redrive.model.ids import Token
 from redrive.worker.ipc import Channel, Delivery, ToChild
 
 MAX_DATAGRAM_BYTES = 1 << 16
-"""What is larger goes through the channel of the child, when it is idle."""
+"""Largest delivery that is queued. A larger one goes through the channel of the child, when it is idle."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Delivery).decode
 
@@ -30,18 +30,18 @@ class ChildQueue:
         """`reads` is for the child, and stays open here."""
 
     def put(self, delivery: Delivery) -> bool:
-        """Whether there was room."""
+        """Queue a delivery, and return whether there was room for it."""
         data = _encode(delivery)
         if len(data) > MAX_DATAGRAM_BYTES:
             return False
         try:
             self._writes.send(data, socket.MSG_DONTWAIT)
-        except OSError:  # it is full; or the system wants datagrams to be shorter than this
+        except OSError:  # it is full, or this is longer than the datagrams of the system
             return False
         return True
 
     def reclaim(self) -> list[Token]:
-        """Take what the child has not taken, oldest first."""
+        """Remove the deliveries that the child has not taken, and return their tokens, oldest first."""
         taken: list[Token] = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -56,7 +56,7 @@ class ChildQueue:
 
 
 class Inbox:
-    """The child's end: what its queue has, and its channel, where large deliveries come and the word to stop."""
+    """The child's end: its queue, and its channel for large deliveries and the request to stop."""
 
     def __init__(self, queue: socket.socket, channel: Channel[ToChild]) -> None:
         self._queue = queue
@@ -68,13 +68,13 @@ class Inbox:
         self._poll.register(channel, select.POLLIN)
 
     def take(self) -> Delivery | None:
-        """The next delivery; waits for one. None: stop."""
+        """Wait for the next delivery and return it, or None if the child is to stop."""
         while True:
             try:
                 return _decode(self._view[: self._queue.recv_into(self._data, 0, socket.MSG_DONTWAIT)])
             except BlockingIOError:
                 pass
-            except OSError:  # the handler before has closed it
+            except OSError:  # a handler has closed it
                 return None
             if self._channel.fileno() in (descriptor for descriptor, _ in self._poll.poll()):
                 frame = self._channel.wait()

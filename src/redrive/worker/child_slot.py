@@ -1,4 +1,4 @@
-"""The place of one child after another: what it was given, what it has started, and how it ended."""
+"""A slot for one child at a time: the jobs that it was given, what it has started, and how it ended."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ from redrive.worker.runner import Job
 from redrive.worker.zygote_process import ZygoteProcess
 
 IDLE_DEATH_PAUSES = (0.0, 0.05, 0.2, 1.0)
-"""How long before a child is replaced that did nothing before it died, by how often that happened in a row."""
+"""Seconds before a child that died idle is replaced, by the number of such deaths in a row."""
 MOST_FALSE_STARTS = 3
-"""So many children may die with an item that they took and did not start. Then it is charged: it may be too large."""
+"""Number of children that may die with an item before they start it. Then it is charged: it may be too large."""
 STOPPED = "the worker was stopped"
-"""Why a child was killed whose job is given back, and not charged."""
+"""Reason for killing a child whose job is returned, and not charged."""
 REVOKED = "its lease was lost"
-"""Why a child was killed whose item was taken away."""
+"""Reason for killing a child whose item has lost its lease."""
 
 
 class Slot:
-    """The place of one child after another."""
+    """A slot for one child at a time."""
 
     def __init__(self, number: int, in_flight_log: InFlightLog) -> None:
         self.number = number
         self._in_flight_log = in_flight_log
         self.zygote: ZygoteProcess | None = None
-        """Where its child is from."""
+        """The zygote that forked its child."""
         self.fork = 0
-        """Which fork of that one it is; 0: none."""
+        """The number of that fork; 0: none."""
         self.pid = 0
-        """0 while the fork is not heard of."""
+        """0 until the zygote has reported the fork."""
         self.channel: Channel[FromChild] | None = None
         self.queue: ChildQueue | None = None
         self.jobs: dict[Token, Job] = {}
-        """What the child was given, oldest first, and has not reported. It runs the first, or is about to."""
+        """Jobs that the child was given and has not reported, oldest first. It runs the first, or is about to."""
         self._is_alone = False
-        """What it was given last went through its channel: what came behind it in the queue would be first."""
+        """True if the last job went through the channel: the child would take one from the queue first."""
         self.heard_at = 0.0
-        """When it last reported, or was given something after it had nothing."""
+        """Time of the last report, or of the first job given to an idle child."""
         self.because: str | None = None
-        """Why the child was killed."""
+        """Reason for which the child was killed."""
         self.left = 0
         """Items that it may be given before it is replaced."""
         self.told_to_stop = False
         self.is_dead = False
-        """The zygote said so, while the channel may still have its last word."""
+        """True if the zygote has reported its exit; the channel may still have reports."""
         self.start_at = 0.0
-        """When it may have another child."""
+        """Earliest time for another child."""
         self.idle_deaths = 0
-        """Children in a row that died without having ended anything."""
+        """Deaths of idle children since a job last ended."""
 
     def attach(
         self, zygote: ZygoteProcess, fork: int, channel: Channel[FromChild], queue: ChildQueue, most_items: int
     ) -> None:
-        """A child is coming."""
+        """Assign a child that is being forked."""
         self.zygote, self.fork, self.channel, self.queue, self.left = zygote, fork, channel, queue, most_items
         self.because, self.told_to_stop, self.is_dead = None, False, False
 
     @property
     def takes_more(self) -> bool:
-        """Whether the child may be given something, as far as is known."""
+        """True if the child may be given a job, as far as is known."""
         return self.pid > 0 and self.left > 0 and not (self.because or self.told_to_stop or self.is_dead)
 
     def has_room(self, depth: int) -> bool:
-        """Whether the child has fewer items than this, and none that came through its channel."""
+        """Return whether the child has fewer jobs than `depth`, and none that came through its channel."""
         return len(self.jobs) < depth and not (self.jobs and self._is_alone)
 
     def give(self, job: Job) -> bool:
-        """Whether the child has room for it, as far as is known."""
+        """Give a job to the child, and return whether there was room for it."""
         assert self.channel is not None
         assert self.queue is not None
         delivery = Delivery(job.lease, job.handling)
@@ -96,7 +96,7 @@ class Slot:
         return True
 
     def reclaim(self) -> list[Job]:
-        """Take from the child what it has not taken."""
+        """Reclaim and return the jobs that the child has not taken."""
         if self.queue is None or not self.jobs:
             return []
         taken = [self.jobs.pop(token) for token in self.queue.reclaim()]
@@ -113,30 +113,30 @@ class Slot:
             return None
         oldest, started = next(iter(self.jobs.values())), self._in_flight_log.running_in(self.number)
         if started is not None and started.token in self.jobs:
-            # Where it wrote what is no frame, its reports after that are unknown, and the oldest one did it.
+            # After an invalid frame its reports are unknown: the oldest job is the one that wrote it.
             return self.jobs.pop(oldest.lease.token if self.channel.is_garbled else started.token)
         oldest.false_starts += 1
         return self.jobs.pop(oldest.lease.token) if oldest.false_starts >= MOST_FALSE_STARTS else None
 
     def pause_after_idle_death(self) -> float:
-        """Its child died without a job: how long before it has another."""
+        """Count the death of an idle child, and return the seconds before its replacement."""
         pause = IDLE_DEATH_PAUSES[min(self.idle_deaths, len(IDLE_DEATH_PAUSES) - 1)]
         self.idle_deaths += 1
         return pause
 
 
 class ExitingChild(msgspec.Struct, eq=False):
-    """A job whose child is gone, until it is known how."""
+    """A job whose child has died, until the exit of the child is known."""
 
     job: Job
     pid: int
     because: str | None
     since: float
     suspected: bool = False
-    """It was killed, to make sure."""
+    """True if it was killed to make sure that it ends."""
 
     def end(self, exit: Exit | None) -> Lost:
-        """What became of it."""
+        """Return the outcome of the job: lost, with what is known of the exit."""
         job = self.job
         return Lost(
             loss(

@@ -15,24 +15,24 @@ from pathlib import Path
 import redrive
 
 ENDING_SECONDS = 1.0
-"""How long its end is waited for. It ends by itself, after the last command."""
+"""Seconds to wait for the end of the parent. It ends automatically after the last command."""
 _ROOT = str(Path(redrive.__file__).parents[1])
-# Not `-m`, which would look for modules in the working directory first: that is a project's.
+# Not `-m`, which imports from the working directory first: the modules of a project are there.
 _SOURCE = "import sys; sys.path.append(sys.argv[2]); from redrive.worker.command_parent import main; main()"
 
 
 class Launcher:
-    """Starts the parent with the first command, and another where it is gone. For any thread."""
+    """The parent of commands, started with the first command, and again if it has died. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
-        """The process that started it: a copy of that one by fork needs its own."""
+        """Id of the process that started it: a fork of that process needs another parent."""
 
     def hand_over(self, descriptors: Sequence[int]) -> None:
-        """Give it the socket of a run, and its stdin, stdout and stderr. Raises OSError where it cannot be started."""
+        """Pass it the socket of a run, and stdin, stdout and stderr. Raises OSError if it cannot be started."""
         with self._lock:
             if self._socket is not None and self._owner == os.getpid():
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it is gone
@@ -43,7 +43,7 @@ class Launcher:
             socket.send_fds(self._socket, [b"\0"], descriptors)
 
     def close(self) -> None:
-        """Let it end, once the last command has."""
+        """Close the connection to the parent, which ends after the last command."""
         with self._lock:
             self._leave()
 
@@ -75,5 +75,5 @@ class Launcher:
 
 
 LAUNCHER = Launcher()
-"""That of this process: all commands in it have the same parent."""
+"""The launcher of this process: all its commands have the same parent."""
 atexit.register(LAUNCHER.close)

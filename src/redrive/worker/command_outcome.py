@@ -1,8 +1,8 @@
-"""How the delivery of an item ended, by how the program that was run for it did.
+"""The outcome of a delivery, by the exit of the program that ran for it.
 
-0     done                          65 (EX_DATAERR)   failed, and no other try would help
-75 (EX_TEMPFAIL)   given back       any other code    failed, with the end of stderr as the error
-killed by a signal, or gone and nobody saw how: lost, like a handler that took its process with it
+0                  completed        65 (EX_DATAERR)   failed, and not retried
+75 (EX_TEMPFAIL)   released         any other code    failed, with the end of stderr as the error
+over its timeout: failed; killed by a signal, or with an unknown exit: lost, like a handler whose process died
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from redrive.worker.execution import HOST
 from redrive.worker.runner import Job
 
 DATA_ERROR = 65
-"""EX_DATAERR of sysexits.h: what the program was given is wrong."""
+"""EX_DATAERR of sysexits.h: the input of the program is wrong."""
 TRY_LATER = 75
-"""EX_TEMPFAIL of sysexits.h: it cannot be done now."""
+"""EX_TEMPFAIL of sysexits.h: a temporary failure."""
 
 
 class CommandHandler(msgspec.Struct, frozen=True):
-    """What is run for each item, and what becomes of it."""
+    """The program that runs for each item, and how its exit and output are used."""
 
     name: str
-    """By which failures of it are told from those of others."""
+    """The name under which its losses are grouped, like that of a task."""
     program: CommandSpec
     release_delay: int = 30 * SECOND
-    """How long an item waits that was given back with exit code 75."""
+    """Time that an item waits after exit code 75."""
     keep_result: int | None = None
-    """How long what it prints is kept as the result; None: not at all."""
+    """Time for which its output is kept as the result; None: it is not kept."""
 
 
 def outcome_of(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome:
-    """How a delivery ended, by how its program did."""
+    """Return the outcome of a delivery, by the exit of its program."""
     if ran.timed_out:
         return Failed(_too_long(command.program, job, ran))
     if ran.exit.signal is not None or ran.exit_unknown:
@@ -57,7 +57,7 @@ def _completed(command: CommandHandler, job: Job, ran: CommandResult) -> Outcome
         return Completed()
     if not ran.is_complete:
         text = f"the command printed more than {MAX_OUTPUT_BYTES:,} bytes, and its output is to be kept as the result"
-        # Final: it has done its work, and would do all of it again to print as much.
+        # Final: a retry would repeat all of the work, and print as much.
         failure = failure_from_fields("OutputTooLarge", text, worker=job.lease.worker, final=True)
         return Failed(_detailed(failure, ran, job))
     return Completed(Result(ran.output, _content_type(ran.output)), keep=command.keep_result)
@@ -77,7 +77,7 @@ def _content_type(output: bytes) -> str:
 
 
 def failure_of(job: Job, ran: CommandResult) -> Failure:
-    """What a program failed of: the end of what it wrote to stderr, its last line first."""
+    """Return the failure of a program: the end of its stderr, with the last line first."""
     errors = tail(ran.errors)
     last = errors.rpartition("\n")[2]
     code = ran.exit.exit_code
@@ -92,7 +92,7 @@ def failure_of(job: Job, ran: CommandResult) -> Failure:
         final=is_final,
         rules=job.handling.rules,
     )
-    # By the last line alone: what a program says before it is seldom the same twice.
+    # By the last line only: the lines before it usually differ between runs.
     failure = msgspec.structs.replace(failure, fingerprint=fingerprint(type, (), last), exit_code=code)
     return _detailed(failure, ran, job)
 
@@ -110,8 +110,8 @@ def _too_long(program: CommandSpec, job: Job, ran: CommandResult) -> Failure:
 
 
 def lost_outcome(name: str, lease: Lease, ran: CommandResult) -> Failure:
-    """The failure of an item whose program was killed, and not by us; or is gone, and nobody saw how."""
-    # Its peak memory is not told: a program that ends soon has that of the worker, from before it was started.
+    """Return the failure of an item whose program was killed, but not by its timeout, or ended with an unknown exit."""
+    # Without peak memory: for a short run the system reports that of the process that started it.
     return failure_from_loss(
         ran.exit.signal,
         ran.exit.exit_code,
@@ -131,7 +131,7 @@ def _detailed(failure: Failure, ran: CommandResult, job: Job) -> Failure:
 
 
 def tail(errors: bytes) -> str:
-    """The end of what a program wrote to stderr; where it wrote more, from the beginning of a line on."""
+    """Return the end of what a program wrote to stderr, from the start of a line if it wrote more."""
     if len(errors) >= TAIL_BYTES and b"\n" in errors[:-1]:
         errors = errors.partition(b"\n")[2]
     return errors.decode(errors="replace").replace("\r\n", "\n").strip()

@@ -1,12 +1,12 @@
-"""The parent of commands: starts them, ends them in time, and says how they ended. It outlives a worker that is killed.
+"""The parent of commands: it starts them, enforces their timeouts and reports their exits. It survives a killed worker.
 
     worker ──a byte, with the socket of a run and its stdin, stdout and stderr──► parent
     worker ──what to run, a line of JSON──► socket of the run ──lines: waits, begins, refused | started, ended──► worker
 
-A worker that closes its half of the socket of a run wants the run to end. The system does the same for a worker that is
-gone. So a run is ended in one way, whatever the reason: SIGTERM to all of its session, and SIGKILL after its grace.
+A worker ends a run by closing its half of the socket of the run; the system does the same when the worker dies. Every
+run is ended in the same way: SIGTERM to its whole session, and SIGKILL after its grace period.
 
-It imports only modules of Python, so that it starts fast.
+It and its modules import nothing but the standard library, to start fast.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from redrive.worker.command_sentinel import Sentinel
 from redrive.worker.launched_command import Launched
 
 DESCRIPTORS = 4
-"""What comes with a run: its socket, stdin, stdout and stderr."""
+"""Number of descriptors that come with a run: its socket, stdin, stdout and stderr."""
 
 
 class CommandParent:
-    """Tends to commands until its worker is gone and the last of them has ended."""
+    """The parent of commands, until its worker is gone and the last command has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -38,7 +38,7 @@ class CommandParent:
         self._sentinel = Sentinel()
 
     def run(self) -> None:
-        """Until it is over."""
+        """Serve until the worker is gone and all commands have ended."""
         # A service manager may signal every process of a service; the worker decides.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, _ignore_signal)
@@ -58,7 +58,7 @@ class CommandParent:
                 touched |= self._hear()
             elif key.fileobj is self._wakes:
                 self._wakes.recv(4096)
-                # Where a process is no descriptor, a signal says that one of them has ended.
+                # Without pidfd, SIGCHLD reports only that one of the processes has ended.
                 touched |= {launched for launched in self._launched if launched.exit_descriptor is None}
             else:
                 touched.add(key.data)
@@ -69,7 +69,7 @@ class CommandParent:
             self._tend(launched, now)
 
     def _hear(self) -> set[Launched]:
-        """The worker has a run for it, or is gone."""
+        """Receive a run from the worker, or notice that the worker is gone. Returns the new run, if there is one."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._connection, 1, DESCRIPTORS)
         except OSError:
@@ -77,7 +77,7 @@ class CommandParent:
         if not data:
             self._has_worker = False
             self._selector.unregister(self._connection)
-        if len(descriptors) < DESCRIPTORS:  # there is no room for more: the worker sees the socket of the run closed
+        if len(descriptors) < DESCRIPTORS:  # too many are open: for the worker, the socket of the run is closed
             for descriptor in descriptors:
                 os.close(descriptor)
             return set()
@@ -95,13 +95,13 @@ class CommandParent:
         self._launched.discard(launched)
         for opened in (launched.connection, launched.exit_descriptor):
             if opened is not None:
-                with contextlib.suppress(KeyError):  # it has said its last
+                with contextlib.suppress(KeyError):  # unregistered at its end
                     self._selector.unregister(opened)
         launched.close()
 
 
 def _ignore_signal(number: int, frame: object) -> None:
-    """The worker decides."""
+    """Do nothing: the worker decides when a command ends."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""`CommandSpec`, and one run of a command: fed, drained, and ended in time, whatever it does with its streams.
+"""`CommandSpec`, and one run of a command: its input, its output and its end, however it uses its streams.
 
 The input is a file, so a program that does not read it blocks nothing. Output is read as it comes, and a bounded part
-is kept. The end of the process counts, not the end of its output: something it left running may hold that open. Its
+is kept. The end of the process counts, not the end of its output: a process it left running may hold that open. Its
 parent is another process (`command_parent`), which ends it on timeout, when `stop` is called, and when this process is
 gone.
 """
@@ -36,63 +36,63 @@ from redrive.worker.process_session import signal_session
 
 
 class CommandSpec(msgspec.Struct, frozen=True):
-    """What is run. Nothing is looked up in it: the words are given to the program as they are."""
+    """A command to run, without a shell: the arguments are passed to the program unchanged."""
 
     argv: tuple[str, ...]
-    """The program itself, then its arguments."""
+    """The program, then its arguments."""
     cwd: str
-    """Where it runs, and where a program that is written with a slash is looked for."""
+    """The working directory. A program path with a slash is relative to it."""
     variables: Mapping[str, str] = {}
-    """Variables of the environment that it gets beside those of the worker."""
+    """Environment variables that it gets in addition to those of the worker."""
     hidden: tuple[str, ...] = ()
-    """Variables of the worker that it does not get, unless `variables` has them."""
+    """Environment variables of the worker that it does not get, unless `variables` has them."""
     timeout: int | None = None
-    """How long it may run; None: as long as it wants."""
+    """Time for which it may run; None: without a limit."""
     kill_grace: int = 5 * SECOND
-    """How long it may take to end after SIGTERM, before it is killed."""
+    """Time from SIGTERM to SIGKILL when it is ended."""
 
 
 MAX_OUTPUT_BYTES = 8 * MIB
-"""Of what it prints, where somebody wants that."""
+"""Bytes of stdout that are kept at most, if the output is kept."""
 TAIL_BYTES = 4 * KIB
-"""Of what it writes to stderr: the end."""
+"""Bytes at the end of stderr that are kept."""
 _CHUNK = 64 * KIB
 _LAST_BYTES = 2 * MIB
-"""Of what is in the pipes when it has ended. Something that it left behind may go on writing."""
+"""Bytes that are read from a pipe after its end at most: a process that it left running may continue to write."""
 _SECRETS = ("REDRIVE_TOKEN",)
 _log = events.logger("redrive.worker")
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """How a run ended."""
+    """The exit and the output of a run."""
 
     exit: Exit
     seconds: float
     output: bytes
     is_complete: bool
-    """Whether that is all it printed."""
+    """True if `output` is all of its stdout."""
     errors: bytes
-    """The end of what it wrote to stderr."""
+    """The end of its stderr."""
     timed_out: bool
-    """It was ended because its time was over."""
+    """True if it was ended because its timeout had expired."""
     is_stopped: bool
-    """It was ended because somebody said so."""
+    """True if it was ended by `stop`."""
 
     @property
     def exit_unknown(self) -> bool:
-        """Whether it is not known how it ended: its parent is gone."""
+        """True if its exit is unknown, because its parent is gone."""
         return self.exit.exit_code is None and self.exit.signal is None
 
 
 class NotStarted(OSError):
-    """A program could not be started: nothing of it has run."""
+    """An error for a program that could not be started: nothing of it has run."""
 
 
 class CommandProcess:
-    """A program that is about to run. `wait` runs it, in one thread; `stop` is for any other.
+    """One run of a program. `wait` runs it, in one thread; `stop` is for any other.
 
-    What it prints is kept, or else passed on to `output`; what it writes to stderr is passed on to `errors`. With
-    `item` it begins when no other run of that item lives on this host.
+    Its stdout is kept, or else passed on to `output`; its stderr is passed on to `errors`, and the end of it is kept.
+    With `item` it starts once no other run of that item is alive on this host.
     """
 
     def __init__(
@@ -122,20 +122,20 @@ class CommandProcess:
         self._connection: socket.socket | None = None
         self._said = bytearray()
         self._has_begun = False
-        """Something of it may have run."""
+        """True if some of it may have run."""
         self._pid: int | None = None
 
     def stop(self) -> None:
-        """End it: politely first, then not. From any thread; twice is no error."""
+        """End it: SIGTERM, then SIGKILL after its grace period. From any thread; a second call is no error."""
         with self._stopping:
             self._stop_asked = True
             if self._connection is not None:
                 _end_output(self._connection)
 
     def wait(self) -> CommandResult:
-        """Run it to its end. Raises `NotStarted` where it cannot be started."""
+        """Run it to its end and return the result. Raises `NotStarted` if it cannot be started."""
         began = time.monotonic()
-        with contextlib.ExitStack() as opened:  # whatever happens: with its socket closed, it is ended
+        with contextlib.ExitStack() as opened:  # an error closes its socket, and that ends it
             with _starting():
                 selector = opened.enter_context(selectors.DefaultSelector())
                 pipes = self._launch(opened)
@@ -157,7 +157,7 @@ class CommandProcess:
         )
 
     def _launch(self, opened: contextlib.ExitStack) -> tuple[socket.socket, int, int]:
-        """Have it started. Gives the socket on which its parent reports, and what it prints and writes to stderr."""
+        """Request its start. Returns the socket on which its parent reports, and the pipes of its stdout and stderr."""
         ours, theirs = socket.socketpair()
         opened.callback(self._disconnect, ours)
         with theirs, contextlib.ExitStack() as passed:
@@ -170,7 +170,7 @@ class CommandProcess:
             if self._stop_asked:
                 _end_output(ours)
         if not self._stop_asked:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its parent is gone: `_follow` sees that
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its parent is gone: `_follow` notices
                 ours.sendall(self._order())
         return ours, printed, said
 
@@ -193,7 +193,7 @@ class CommandProcess:
 
     @contextlib.contextmanager
     def _input(self) -> Iterator[int]:
-        """What it is given, as a file that nobody else sees."""
+        """Yield the descriptor of an anonymous file with its input."""
         with contextlib.ExitStack() as opened:
             if hasattr(os, "memfd_create"):
                 descriptor = os.memfd_create("redrive-item")
@@ -208,7 +208,7 @@ class CommandProcess:
     def _follow(
         self, selector: selectors.BaseSelector, connection: socket.socket, printed: int, said: int
     ) -> dict[str, Any]:
-        """Read what it writes, until its parent says that it has ended."""
+        """Read its output until its parent reports its end, and return that report."""
         selector.register(connection, selectors.EVENT_READ)
         for descriptor in (printed, said):
             os.set_blocking(descriptor, False)
@@ -224,7 +224,7 @@ class CommandProcess:
         return report
 
     def _heard(self, connection: socket.socket) -> dict[str, Any] | None:
-        """What its parent said last of it: how it ended. None: it has not."""
+        """Read what its parent reports. Returns the report of its end, or None while it runs."""
         try:
             data = connection.recv(_CHUNK)
         except ConnectionResetError:
@@ -252,7 +252,7 @@ class CommandProcess:
         return None
 
     def _vanished(self) -> dict[str, Any]:
-        """Its parent is gone."""
+        """Handle the death of its parent: kill its session, and return a report without an exit code."""
         if not self._has_begun:
             raise NotStarted(errno.ECHILD, "the process that starts commands is gone")
         if self._pid is not None:
@@ -269,7 +269,7 @@ class CommandProcess:
                 passed.end()
 
     def _read(self, descriptor: int, is_output: bool) -> int | None:
-        """How many bytes there were; 0 where there will never be any, None where there are none now."""
+        """Read and process a chunk. Returns its length: 0 at the end of the stream, None if nothing is there now."""
         try:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
@@ -290,7 +290,7 @@ class CommandProcess:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """What fails here fails before the program has run."""
+    """Raise OSError as `NotStarted` within this: the program has not run."""
     try:
         yield
     except OSError as error:
@@ -305,13 +305,13 @@ def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple
 
 
 def _end_output(connection: socket.socket) -> None:
-    """Say that the run is to end."""
-    with contextlib.suppress(OSError):  # it has
+    """Ask the parent to end the run."""
+    with contextlib.suppress(OSError):  # it has ended
         connection.shutdown(socket.SHUT_WR)
 
 
 def environment(program: CommandSpec, variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a program gets: those of the worker without its secrets, its own, and those given."""
+    """Return the variables of a program: those of the worker without its secrets, those given, and its own."""
     hidden = {*_SECRETS, *program.hidden}
     ours = {name: value for name, value in os.environ.items() if name not in hidden}
     url = ours.pop("REDRIVE_URL", None)

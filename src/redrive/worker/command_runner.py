@@ -1,4 +1,4 @@
-"""Runs a program for each item, which is given the payload; `command_outcome` maps its exit to an outcome."""
+"""A runner that starts a program for each item, with the payload as stdin; `command_outcome` maps its exit."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from redrive.worker.output_forwarder import LogForwarder, Origin, OutputForwarde
 from redrive.worker.runner import Ended, Job
 
 RETRY_SECONDS = 1.0
-"""How long a slot waits after a program could not be started."""
+"""Seconds that a slot waits after a program could not be started."""
 TAKEN_SECONDS = 0.1
-"""How often it looks whether slots are free that others had."""
+"""Seconds between checks whether slots that others used are free."""
 KILLING_SECONDS = 5.0
-"""How long programs that were killed are waited for."""
+"""Seconds to wait for stopped programs beyond their grace period."""
 STDOUT, STDERR = 1, 2
 """Descriptors of this process."""
 _log = events.logger("redrive.worker")
 
 Claim = Callable[[Job, Callable[[CommandSpec], CommandResult]], Outcome | None]
-"""Asked before an item is run: None to go on, else how its delivery ends without. It runs programs by what it is given.
+"""A check before an item is run: None to run it, else the outcome of its delivery. Its second argument runs programs.
 """
 
 
 class CommandRunner:
-    """Runs a program for each job, so many at once. A program is a process, so that none harms another.
+    """A runner of one program per job, up to `slots` concurrently. Each is a process, so that none harms another.
 
-    `taken` says how many of the slots others use, whose place it takes: until they are free, it has fewer.
+    `taken` returns the number of slots that a runner before this one still uses: until they are free, this has fewer.
     """
 
     isolated = True
@@ -61,24 +61,24 @@ class CommandRunner:
         self._idle = 0
         self._threads: list[threading.Thread] = []
         self._runs: dict[Job, CommandProcess | None] = {}
-        """Jobs that have begun; with what runs for them now, if anything does."""
+        """Jobs that have started, and the program that runs for each now, if there is one."""
         self._closing = self._killing = self._over = False
         self._killed: list[Job] = []
         self._output, self._errors = OutputForwarder(STDOUT), LogForwarder(STDERR)
 
     @property
     def slots(self) -> int:
-        """How many can run at once, now."""
+        """Number of jobs that can run concurrently now."""
         return max(0, self.most - self._taken())
 
     @property
     def in_use(self) -> int:
-        """Jobs that run, or are about to."""
+        """Number of jobs that run or wait."""
         with self._changed:
             return len(self._runs) + len(self._waiting)
 
     def start(self, ended: Ended) -> None:
-        """Threads are started as they are needed."""
+        """Keep the callback. Threads are started as they are needed."""
         self._ended = ended
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -86,36 +86,36 @@ class CommandRunner:
         with self._changed:
             self._waiting.extend(jobs)
             while len(self._threads) < self.most and self._idle < len(self._waiting):
-                self._idle += 1  # it will be
+                self._idle += 1  # the new thread is, from its start
                 thread = threading.Thread(target=self._work, name=f"redrive-{self._command.name}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._changed.notify_all()  # some may wait for something else
+            self._changed.notify_all()  # not `notify`: other threads wait for `_closing`
 
     def running(self) -> Collection[Job]:
-        """Jobs that run at this moment."""
+        """Return the jobs that run now."""
         with self._changed:
             return tuple(self._runs)
 
     def cancel_queued(self) -> list[Job]:
-        """Jobs that have not begun, and now never will."""
+        """Remove and return the jobs that have not started."""
         with self._changed:
             taken = list(self._waiting)
             self._waiting.clear()
         return taken
 
     def interrupt(self, job: Job, failure: Failure) -> None:
-        """Programs have a time limit of their own, which is seen to where they run."""
+        """Do nothing: the parent of commands enforces the timeout of a program."""
 
     def revoke(self, job: Job) -> None:
-        """End its program, with all that it started. The slot is free once they are gone."""
+        """End its program, and all that this has started. The slot is free once they have ended."""
         with self._changed:
             run = self._runs.get(job)
-        if run is not None:  # else it is not started: it was seen before that the lease is lost
+        if run is not None:  # else it does not start: the lost lease is checked before
             run.stop()
 
     def close(self, jobs_too: bool) -> list[Job]:
-        """Stop. With `jobs_too` what runs is ended, and given back: it is to blame for nothing."""
+        """Stop, after what runs. With `jobs_too`, end that instead, and return its jobs: they are not charged."""
         with self._changed:
             self._closing, self._killing = True, jobs_too
             running = [run for run in self._runs.values() if run is not None] if jobs_too else []
@@ -128,7 +128,7 @@ class CommandRunner:
         for passing in (self._output, self._errors):
             passing.close()
         with self._changed:
-            self._over = True  # what ends from here on is given back by the worker
+            self._over = True  # the worker returns the jobs of this list; their outcomes are ignored from here on
             return [*self._killed, *self._runs]
 
     # A thread for each slot.
@@ -138,7 +138,7 @@ class CommandRunner:
             try:
                 end = self._perform(job)
             except (NotStarted, RedriveError) as error:
-                if getattr(error, "errno", None) == errno.E2BIG:  # of all reasons not to start, the one that is its own
+                if getattr(error, "errno", None) == errno.E2BIG:  # the headers of the item are too large
                     self._finish(job, Failed(failure_from_exception(error, worker=job.lease.worker)))
                     continue
                 _log.error("command_not_started", item=job.lease.id, queue=job.lease.queue, error=str(error))
@@ -158,7 +158,7 @@ class CommandRunner:
                 return None
             self._idle -= 1
             job = self._waiting.popleft()
-            if not job.lease_lost:  # else somebody else may have it
+            if not job.lease_lost:  # else another worker may have it
                 job.began_at = time.monotonic()
             self._runs[job] = None
             return job
@@ -179,7 +179,7 @@ class CommandRunner:
             self._changed.wait_for(lambda: self._closing, seconds)
 
     def _perform(self, job: Job) -> Outcome | None:
-        """How it ended; None where it was cut short by a stop, which the worker knows to give back."""
+        """Run a job and return its outcome; None if a stop interrupted it, for the worker to return it."""
         if job.lease_lost:
             return Returned()
         command = self._command
@@ -194,7 +194,7 @@ class CommandRunner:
         return outcome_of(command, job, ran)
 
     def _run(self, job: Job, program: CommandSpec, *, keep_output: bool) -> CommandResult:
-        """Run a program for a job. Raises `Stopped` where it was cut short."""
+        """Run a program for a job. Raises `Stopped` if it was interrupted."""
         run = CommandProcess(
             program,
             job.lease.payload,
@@ -216,11 +216,11 @@ class CommandRunner:
 
 
 class Stopped(Exception):
-    """A program was cut short because the worker stops, or has lost its lease."""
+    """An error for a program that was interrupted because the worker stops or has lost the lease."""
 
 
 def variables_of(lease: Lease, namespace: str) -> dict[str, str]:
-    """The fields of an item as variables of the environment. The token is not among them: it is a secret."""
+    """Return the fields of an item as environment variables, without the fencing token, which is a secret."""
     return {
         "REDRIVE_ID": lease.id,
         "REDRIVE_QUEUE": lease.queue,
@@ -238,7 +238,7 @@ def variables_of(lease: Lease, namespace: str) -> dict[str, str]:
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Of names that become the same variable, the last in order has it."""
+    """Return the headers as variables. If several become the same variable, the last in order of names wins."""
     return {
         "REDRIVE_HEADER_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name).upper(): value
         for name, value in sorted(headers.items())

@@ -1,8 +1,8 @@
-"""Ends commands when their worker and their parent were killed together.
+"""A sentinel that ends commands when their worker and their parent were killed together.
 
-It is a shell: small, and not hit by a kill of every process whose name has python or redrive in it. It reads which
-sessions live, and at the end of its input it kills what is left of them. The parent makes a session known to it
-immediately after its start; if both are killed in between, that command goes on.
+It is a shell: small, and not hit by a kill of every process whose name has python or redrive in it. It reads the ids of
+live sessions, and at the end of its input it kills those that are left. The parent registers a session immediately
+after its start; if parent and worker are killed in between, that command continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ done
 
 
 class Sentinel:
-    """The shell, as the parent of commands sees it. Where it cannot be started, or is gone, the parent does without."""
+    """The parent's side of the shell. If the shell cannot be started, or has died, the parent continues without it."""
 
     def __init__(self) -> None:
         self._pipe: int | None = None
@@ -47,11 +47,11 @@ class Sentinel:
                 os.close(reads)
 
     def watch(self, leader: int) -> None:
-        """A session began."""
+        """Register a session that has started."""
         self._tell(f"+ {leader}\n")
 
     def forget(self, leader: int) -> None:
-        """It is over. To be said before its leader is reaped: from then on the number may be that of another."""
+        """Remove a session that has ended, before its leader is reaped: after that its id can be reused."""
         self._tell(f"- {leader}\n")
 
     def _tell(self, line: str) -> None:

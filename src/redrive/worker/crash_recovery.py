@@ -1,7 +1,7 @@
-"""What a worker leaves behind that died, or that stopped too soon: items that it ran, and items that it only held.
+"""Settlement of the leases of a worker that died or stopped too soon: items that it ran, and items that it only held.
 
-What ran is lost, with what is known of the end of the process: one loss, counted at once. What did not run is given
-back to its old place, and not counted. If the store cannot be reached now, nothing is lost either: leases run out.
+What ran is lost, with what is known of the exit of the process: one loss, counted immediately. What did not run is
+returned to its old place, and not counted. If the store is unavailable, nothing is lost either: leases expire.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from redrive.worker.outcome_report import report
 from redrive.worker.process_exit import loss
 
 MAX_ROUNDS = 100
-"""Times that the store is asked what is held; each time it gives as much as one transaction settles."""
+"""Queries for held leases at most. Each returns as many leases as one transaction settles."""
 STOPPED = "its worker was stopped while it ran"
 _log = events.logger("redrive.worker")
 
 
 class OrphanCounts(msgspec.Struct):
-    """What was settled of what a worker left."""
+    """Counts of the leases of a dead worker, by how they were settled."""
 
     lost: int = 0
     returned: int = 0
     refused: int = 0
-    """Somebody else was faster."""
+    """Leases that had expired, or that another process had settled."""
 
 
 def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
-    """Settle the leases of a dead worker, by its in-flight log. Raises RedriveError if the store cannot."""
+    """Settle the leases of a dead worker, by its in-flight log. Raises RedriveError if the store fails."""
     running = {each.token: each for each in in_flight_log.running()}
     worker_exit = in_flight_log.worker_exit
     session = open_worker_session(broker, in_flight_log.worker)
@@ -64,7 +64,7 @@ def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
 
 
 def return_leases(broker: Broker, worker: str) -> bool:
-    """Return what a worker still holds that was stopped, uncounted. Whether the store took all of it."""
+    """Return the leases of a stopped worker to their queues, uncounted. Returns False if the store failed."""
     session = open_worker_session(broker, worker)
     try:
         held = session.list_leases()

@@ -1,6 +1,6 @@
-"""The dispatcher: one thread that hands in what ended and takes what comes next, in one transaction, again and again.
+"""The dispatcher: one thread that settles outcomes and leases the next items, in one transaction, in a loop.
 
-It is the only one that talks to the store about deliveries. Handlers append how they ended to a list and go on.
+It is the only one that calls the store about deliveries. Handlers append their outcome to a list and continue.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from redrive.worker.runner import Job, Runner
 from redrive.worker.settings_cache import SettingsCache
 
 LOOK_EVERY = SECOND
-"""An idle worker looks into its queues at least this often."""
+"""Longest time between two polls of its queues by an idle worker."""
 EMPTY_QUEUE_SECONDS = 0.05
-"""A worker that is busy with other queues asks one that had nothing again after this long."""
+"""Seconds after which a worker that is busy with other queues polls an empty one again."""
 STALE_PREFETCH_SECONDS = 1.0
-"""Where nothing has ended for so long, what was leased ahead goes back: it will not begin soon."""
+"""Seconds without an ended job after which prefetched items are returned: they will not start soon."""
 RETRY_BACKOFF = 100 * MILLISECOND
-"""How long it waits after the store could not serve it; doubled each time, up to POLL_INTERVAL × 5."""
+"""Back-off after a failure of the store; doubled each time, up to 5 × LOOK_EVERY."""
 _log = events.logger("redrive.worker")
 
 Ended: TypeAlias = tuple[Job, Outcome, Settled | RedriveError]
-"""A job, how it ended, and what the store made of that."""
+"""A job, its outcome, and the answer of the store."""
 OnSettled = Callable[[Sequence[Ended]], None]
-"""Called with all that were settled in one transaction."""
+"""A callback for all jobs that were settled in one transaction."""
 
 
 class Dispatcher:
-    """Feeds a runner from some queues of a broker."""
+    """The loop that leases from some queues of a broker, and passes the jobs to a runner."""
 
     def __init__(
         self, app: App, broker: Broker, queues: Sequence[str], runner: Runner, worker: str, on_settled: OnSettled
@@ -65,22 +65,22 @@ class Dispatcher:
         """Suspects, which wait until nothing else runs."""
         self._running_alone: Job | None = None
         self._latest: dict[ItemId, Job] = {}
-        """The latest job of each item in hand."""
+        """The latest job of each item that is leased and not settled."""
         self._parked: list[tuple[Job, Job]] = []
         """Jobs that wait, each for the end of an earlier run of its item that has lost its lease."""
         self._empty: dict[str, float] = {}
-        """Queues that had nothing more, and when they said so."""
+        """Queues that had nothing more, or refused a lease, and the time of that answer."""
         self._found_empty: set[str] = set()
-        """Queues that were asked and had nothing, since something was last handed in or leased."""
+        """Queues that were polled and had nothing, since a job was last settled or leased."""
         self.refused: dict[str, RedriveError] = {}
-        """Queues that this worker may not lease from, or that are not there: what they answered the last time."""
+        """Queues that do not exist, or that this worker may not lease from, and their last refusal."""
         self._gated: set[str] = set()
         """Queues whose gates are closed, as far as this process knows."""
         self._may_hold_unknown_leases = False
-        """Whether the store may have leased something to this worker without its knowing."""
+        """True if the store may have leased items to this worker without its knowing."""
         self._pace = PrefetchController()
         self._ended_at = time.monotonic()
-        """When something last ended, or was there again after nothing was."""
+        """Time at which a job last ended, or was leased when there was none."""
         self._waits = False
         self._next = 0
         self._pause = RETRY_BACKOFF
@@ -89,11 +89,11 @@ class Dispatcher:
         runner.start(self.on_outcome)
 
     def jobs(self) -> Collection[Job]:
-        """Jobs that were leased and are not settled, begun or not. From any thread."""
+        """Return the jobs that are leased and not settled, started or not. From any thread."""
         return tuple(self._jobs.copy().values())
 
     def on_outcome(self, job: Job, end: Outcome) -> None:
-        """From the runner, in any thread."""
+        """Record the outcome of a job, and wake the dispatcher. Called by the runner, from any thread."""
         job.has_ended = True
         self._ends.append((job, end))
         if self._waits:
@@ -105,11 +105,11 @@ class Dispatcher:
         self.session.wake()
 
     def ring(self) -> None:
-        """Look again."""
+        """Wake the dispatcher to poll its queues."""
         self.session.wake()
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work until `stop`; or until nothing is leasable and nothing in hand."""
+        """Work until `stop`; with `until_idle`, until nothing is leasable and all jobs are settled."""
         while not self._stopping:
             if self.step() or self._has_not_asked_all():
                 continue
@@ -117,11 +117,11 @@ class Dispatcher:
                 self._wait()
             elif len(self._found_empty) == len(self._queues):
                 return
-            else:  # what was found before may have been put since
+            else:  # queues that were empty may have items since
                 self._empty.clear()
 
     def finish(self, until: Instant) -> bool:
-        """After `stop`: give back what has not begun, and settle the rest as it ends. True if nothing is in hand."""
+        """Return unstarted jobs to their queues, settle the rest as it ends. True if nothing is left. After `stop`."""
         for job in (*self._runner.cancel_queued(), *self._suspects, *(job for job, _ in self._parked)):
             self._ends.append((job, Returned()))
         self._suspects.clear()
@@ -135,7 +135,7 @@ class Dispatcher:
         return not self._jobs and not self._may_hold_unknown_leases
 
     def return_running(self, note: str) -> bool:
-        """After `finish`: give back what still runs, uncounted. False where the store did not take that."""
+        """Return running jobs to their queues, uncounted. False if the store did not accept that. After `finish`."""
         for job in self.jobs():
             self._ends.append((job, Returned(note)))
         self._settle_outcomes({})
@@ -156,7 +156,7 @@ class Dispatcher:
         return self._settle_outcomes(wants)
 
     def _wants(self) -> Mapping[str, int]:
-        """How much to take from each queue: the room there is, shared among those that may have something."""
+        """Return how many items to lease from each queue: the free room, shared by those that may have items."""
         if self._suspects or self._running_alone:
             return {}
         latest = time.monotonic() - EMPTY_QUEUE_SECONDS
@@ -171,7 +171,7 @@ class Dispatcher:
         self._next += 1
         first = self._next % len(open_queues)
         turn = open_queues[first:] + open_queues[:first]
-        if room < len(turn):  # first those that were not asked yet
+        if room < len(turn):  # first those that were not polled yet
             turn.sort(key=self._empty.__contains__)
         share, rest = divmod(room, len(turn))
         wants = {queue: share + (place < rest) for place, queue in enumerate(turn)}
@@ -182,17 +182,17 @@ class Dispatcher:
         return {queue: min(limit, 1000) for queue, limit in wants.items() if limit}
 
     def _room(self) -> int:
-        """How many jobs more it may have."""
+        """Return how many more jobs it may have."""
         if self._suspects or self._running_alone:
             return 0
         return self._runner.slots + self._pace.prefetch_count(self.settings.shortest_lease) - self._count_given()
 
     def _count_given(self) -> int:
-        """How many jobs the runner has, or may have at any moment."""
+        """Return how many jobs the runner has, or may get at any moment."""
         return len(self._jobs) - len(self._ends) - len(self._parked)
 
     def _has_not_asked_all(self) -> bool:
-        """Whether there is a queue to be asked: there was no room for something of each of them at once."""
+        """Return whether a queue is not polled yet: there was not enough room to poll all of them together."""
         return any(queue not in self._empty for queue in self._queues) and self._room() > 0
 
     def _settle_outcomes(self, wants: Mapping[str, int]) -> bool:
@@ -239,7 +239,7 @@ class Dispatcher:
                 again.append((job, end))
                 continue
             if _is_refused(settled) and not isinstance(end, Returned):
-                # It cannot end as it wanted to: its result is too large, or a queue that it puts to is full.
+                # Its outcome was refused: the result is too large, or a queue that it puts to is full.
                 again.append((job, _instead_of(end, settled)))
                 continue
             self._jobs.pop(job.lease.token, None)
@@ -281,7 +281,7 @@ class Dispatcher:
             self._runner.submit(ordinary)
 
     def _park(self, job: Job) -> bool:
-        """Whether an earlier run of its item is still going on here. It has lost its lease, since there is a newer."""
+        """Keep a job back if an earlier run of its item, which has lost its lease, is active. Return whether so."""
         before, self._latest[job.lease.id] = self._latest.get(job.lease.id), job
         if before is None or not self._is_going_on(before):
             return False
@@ -292,9 +292,9 @@ class Dispatcher:
         return True
 
     def _submit_parked(self) -> None:
-        """Begin what waited for the end of an earlier run."""
+        """Submit the jobs whose earlier run has ended."""
         if self._parked:
-            # Asked once: a run ends at any moment, and its item's next job is submitted or parked, never neither.
+            # Checked once per job: a run can end at any moment, and each job goes into exactly one of the two lists.
             asked = [(job, before, self._is_going_on(before)) for job, before in self._parked]
             self._submit([job for job, _, goes_on in asked if not goes_on])
             self._parked = [(job, before) for job, before, goes_on in asked if goes_on]
@@ -303,7 +303,7 @@ class Dispatcher:
         return not job.has_ended and job.lease.token in self._jobs
 
     def _return_stale_prefetch(self) -> None:
-        """Tasks were short and now are long, or a suspect takes its time: others may have room for what lies here."""
+        """Return jobs that wait if none has ended for a while: other workers may have room for them."""
         if time.monotonic() - self._ended_at < STALE_PREFETCH_SECONDS:
             return
         if not self._running_alone and self._count_given() <= self._runner.slots:
@@ -315,7 +315,7 @@ class Dispatcher:
         self._ends.extend((job, Returned()) for job in lying)
 
     def _return_gated(self) -> None:
-        """What was leased ahead from a queue whose gate has closed goes back: it would only fail."""
+        """Return prefetched items of a queue whose gate has closed: they would only fail."""
         closed = {queue for queue in self._queues if self.session.is_gated(queue)}
         if closed - self._gated:
             lying = self._runner.cancel_queued()
@@ -324,7 +324,7 @@ class Dispatcher:
         self._gated = closed
 
     def _submit_alone(self) -> None:
-        """A suspect runs when nothing else does, and until it has ended nothing else begins."""
+        """Start a suspect once nothing else runs. Until it has ended, nothing else starts."""
         if self._suspects and not self._running_alone and self._count_given() <= len(self._suspects):
             self._running_alone = self._suspects.popleft()
             self._runner.submit([self._running_alone])
@@ -335,7 +335,7 @@ class Dispatcher:
         return Job(lease, task, self.settings.handling_of(lease.queue))
 
     def _wait(self) -> None:
-        """Until something ended, or something may be leasable where there is room for it."""
+        """Wait until a job ends, or until there may be an item to lease and room for it; at most LOOK_EVERY."""
         self._waits = True
         try:
             if self._ends or self._stopping:
@@ -355,7 +355,7 @@ class Dispatcher:
             self._waits = False
 
     def _outcome_unknown(self, ends: Sequence[tuple[Job, Outcome]], unknown: OutcomeUnknown) -> None:
-        """The connection broke in the commit. A token is accepted once: what was settled is refused the second time."""
+        """Settle again after the connection broke in the commit. A settled fencing token is refused the second time."""
         _log.warning("outcome_unknown", outcomes=len(ends), error=str(unknown))
         for job, _ in ends:
             job.outcome_unknown = True
@@ -364,7 +364,7 @@ class Dispatcher:
         self._trouble(unknown)
 
     def _look_for_unknown(self) -> Sequence[Lease]:
-        """What was leased to this worker while the connection broke: it is its work all the same."""
+        """Return the items that were leased to this worker while the connection broke."""
         if not self._may_hold_unknown_leases:
             return ()
         try:
@@ -376,7 +376,7 @@ class Dispatcher:
         return [lease for lease in held if lease.token not in self._jobs]
 
     def _return_unknown(self) -> None:
-        """It stops: what it did not know to be its own goes back."""
+        """Return to their queues the items that were leased while the connection broke, because the worker stops."""
         for lease in self._look_for_unknown():
             job = self._jobs[lease.token] = self._job(lease)
             self._ends.append((job, Returned()))
@@ -392,8 +392,8 @@ def _is_refused(settled: Any) -> bool:
 
 
 def _instead_of(end: Outcome, refusal: RedriveError) -> Outcome:
-    """How a delivery ends that was refused to end as it wanted to."""
+    """Return the outcome for a delivery whose own outcome was refused."""
     if isinstance(end, Failed):
         return Returned(f"its failure was refused: {refusal}"[:500])
-    # Final where it is too large: the work is done, and would be done again only to be refused again.
+    # Final if it is too large: a retry would repeat the work, and be refused again.
     return Failed(failure_from_exception(refusal, final_types=(PayloadTooLarge,)))

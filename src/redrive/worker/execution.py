@@ -1,6 +1,6 @@
-"""One delivery: from the bytes of an item to how it ended. Nothing that a handler does gets past here.
+"""One delivery: from the bytes of an item to its outcome. Every exception of a handler is caught here.
 
-The same for threads, the event loop, and processes, which have no broker.
+The same code for threads, the event loop, and child processes, which have no broker.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class TimeLimitExceeded(Exception):
-    """A handler ran for longer than its task allows. It is raised in the handler itself, where it happens to be."""
+    """An error for a handler that exceeds the time limit of its task. It is raised inside the handler, at any point."""
 
     def __init__(self, limit: int | None = None) -> None:
         said = "" if limit is None else f", which is {format_duration(limit)}"
@@ -50,14 +50,14 @@ class TimeLimitExceeded(Exception):
 
 
 class HandlerSettings(msgspec.Struct, frozen=True):
-    """What the settings of a queue say of how its items are run."""
+    """The settings of a queue that concern the run of its items."""
 
     rules: tuple[ErrorRule, ...] = ()
-    """How errors are classified."""
+    """Rules that classify errors."""
     keeps_completed: bool = False
-    """Whether results are kept with the items."""
+    """True if results are kept with the items."""
     redact: RedactRules = NO_RULES
-    """What is hidden in the log."""
+    """Rules for what is hidden in the log."""
 
 
 StopCheck = Callable[[], bool]
@@ -65,7 +65,7 @@ LeaseLostCheck = Callable[[], bool]
 
 
 class Execution:
-    """One call of a handler: what it is given, and what becomes of what it gives."""
+    """One call of a handler: its arguments, and the outcome of what it returns or raises."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class Execution:
         self._trace_id: str | None = None
 
     def run(self) -> Outcome:
-        """In this thread. A coroutine function gets an event loop of its own."""
+        """Run the handler in this thread, and return its outcome. A coroutine function gets a separate event loop."""
         try:
             task, context, args, kwargs = self._prepared()
-            value: Any = None  # a middleware may have dealt with what the handler raised
+            value: Any = None  # for a middleware that suppresses what the handler raised
             with self._around(context):
                 value = task.function(*args, **kwargs)
                 if task.is_async:
@@ -99,7 +99,7 @@ class Execution:
             return self.failed(error)
 
     async def run_async(self, is_late: Callable[[], bool]) -> Outcome:
-        """On this event loop. A handler that is cancelled because it `timed_out` has exceeded its time limit."""
+        """Run the handler on this event loop, and return its outcome. If cancelled and `is_late`, it took too long."""
         try:
             task, context, args, kwargs = self._prepared()
             value: Any = None
@@ -121,7 +121,7 @@ class Execution:
         return task, context, args, kwargs
 
     def _around(self, context: Context) -> AbstractContextManager[None]:
-        """The span, and the middleware of the app: nothing, where there is neither."""
+        """Return the context of a call: the span and the middleware of the app, if there are any."""
         return self._surrounded(context) if self._app.middlewares or tracing.is_used() else _NOTHING
 
     @contextlib.contextmanager
@@ -154,7 +154,7 @@ class Execution:
         return Completed(self._result(value, keep is not None), puts, keep)
 
     def _result(self, value: Any, asked_for: bool) -> Result | None:
-        """What the handler returned, where anybody wants it. Work that is done is not failed for what nobody asked."""
+        """Return the result to keep, if any. One that cannot be encoded is an error only if it was asked for."""
         if not asked_for and (value is None or not self._handling.keeps_completed):
             return None
         try:
@@ -167,7 +167,7 @@ class Execution:
             raise TypeError(f"what it returned cannot be kept as its result: {error}") from None
 
     def failed(self, error: BaseException) -> Outcome:
-        """The end of a delivery that raised this."""
+        """Return the outcome of a delivery that raised this."""
         match error:
             case UnknownHandler():
                 return Buried(DeadReason.UNKNOWN_HANDLER, failure=self._described(error))
@@ -207,7 +207,7 @@ class Execution:
 
 
 class UnknownHandler(Exception):
-    """No task of this program has the name that an item asks for."""
+    """An error for an item whose task this program does not have."""
 
     def __init__(self, name: str | None, known: Sequence[str]) -> None:
         asked = "it has no header 'task'" if name is None else f"no task is called {name!r:.100}"

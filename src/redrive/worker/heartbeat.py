@@ -22,11 +22,11 @@ from redrive.model.worker_info import WorkerInfo
 from redrive.telemetry import events
 
 BEAT_SECONDS = 0.5
-"""How often."""
+"""Seconds between two heartbeats."""
 
 
 class Heartbeat(BackgroundThread):
-    """Beats in a thread of its own, which waits for nothing and nobody."""
+    """A heartbeat in a separate thread, which never waits for anything else."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
         super().__init__("heartbeat")
@@ -39,14 +39,14 @@ class Heartbeat(BackgroundThread):
 
 
 EVERY = 10 * SECOND
-"""How often: two announcements may fail before it is taken for gone."""
+"""Time between two announcements: two may fail before the worker is taken for gone."""
 _log = events.logger("redrive.worker")
 
 
 class WorkerRegistration(BackgroundThread):
-    """Announces one worker, in a thread of its own, from `start` to `close`.
+    """The registration of one worker, renewed in a separate thread from `start` to `close`.
 
-    A store that does not answer is asked again the next time: nobody works less for it.
+    A failed announcement is repeated at the next one, and does not affect the work.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class WorkerRegistration(BackgroundThread):
         )
 
     def announce(self) -> None:
-        """Say it once."""
+        """Register the worker once. A failure is logged."""
         info = msgspec.structs.replace(self._info, running=self._running())
         try:
             run(self._core, registrations.register_worker(info))
@@ -84,9 +84,9 @@ class WorkerRegistration(BackgroundThread):
             _log.warning("worker_registration_failed", worker=info.name, error=str(error))
 
     def close(self) -> None:
-        """Say no more, and be gone for others at once."""
+        """Stop, and remove the registration immediately."""
         super().close()
-        with contextlib.suppress(RedriveError):  # then it is gone when its time is over
+        with contextlib.suppress(RedriveError):  # then the registration expires
             run(self._core, registrations.unregister_worker(self._info.name))
 
     def _run(self) -> None:

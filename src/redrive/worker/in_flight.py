@@ -1,11 +1,11 @@
-"""What a worker is doing at this moment, where it can be read after the worker was killed.
+"""The in-flight log: the items that a worker runs now, readable after the worker was killed.
 
-A small file, mapped into the memory of the worker and of whoever watches it: a heartbeat, and for each slot the token
-of the item that runs there. Writing costs no system call, and what is written outlives the process (not the machine:
-then nobody is left who would read it).
+A small file, mapped into the memory of the worker and of its supervisor: a heartbeat, and for each slot the token of
+the item that runs there. Writing needs no system call, and the data survives the process (not the machine: then there
+is no reader either).
 
-A slot says *runs* only after its token is there in full, and before the handler is called. So a token that is read
-after a death belongs to an item whose handler had begun, or was about to, and had not ended.
+A slot is marked as running only after its token is complete, and before the handler is called. So a token that is read
+after a death is of an item whose handler had started, or was about to, and had not ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAGIC = b"redrive-inflight"
 _HEAD = struct.Struct("<16sIH1026s")
 """Magic, number of slots, length of the worker's name, the name."""
 _BEATS = struct.Struct("<Q")
-"""Heartbeats so far, and when the last one was."""
+"""Heartbeats so far."""
 _BEATS_AT = 1056
 _FINISHED_AT = 1072
 _FINISHED, _STOPPED = 1, 2
@@ -39,9 +39,9 @@ _BECAUSE_CHARS = 200
 _SLOTS_AT = 2048
 _SLOT_BYTES = 128
 _SLOT = struct.Struct("<IIQ48s55s")
-"""Process id, items that ended here, when this one began, its token, its label. The byte after that: whether it runs.
+"""Process id, items that ended here; start time, token and label of the current one. The byte after that: 1 if it runs.
 
-The last of them is a byte, because one byte is written whole or not at all.
+That is a byte because a single byte is written atomically.
 """
 _RUNS_AT = _SLOT_BYTES - 1
 _BEGIN = struct.Struct("<Q48s55s")
@@ -52,13 +52,13 @@ _PID = struct.Struct("<I")
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
-    """How a worker ended, as recorded by its supervisor."""
+    """The end of a worker, as recorded by its supervisor, or by the worker itself before it ends."""
 
     exit: Exit
     because: str = ""
-    """Why somebody ended it."""
+    """Reason for which it was ended."""
     by_order: bool = False
-    """It was told to stop: what it ran is not charged."""
+    """True if it was asked to stop: what it ran is not charged."""
 
 
 class InFlightItem(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class InFlightLog:
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
-            file.seek(0, os.SEEK_END)  # what a handler writes into descriptors that it finds open, it writes behind it
+            file.seek(0, os.SEEK_END)  # a handler that writes to every open descriptor writes behind the data
         magic, slots, length, name = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
             raise InvalidInput(f"{path} is not the in-flight log of a worker")
@@ -94,7 +94,7 @@ class InFlightLog:
 
     @classmethod
     def create(cls, path: Path, worker: str, slots: int) -> InFlightLog:
-        """A new one, readable by this user only. `worker` is the name by which it holds its leases."""
+        """Create a log that only this user can read. `worker` is the name under which it holds its leases."""
         name = worker.encode()
         if not 0 < len(worker) <= MAX_LABEL_CHARS:
             raise InvalidInput(f"the name of a worker has 1 to {MAX_LABEL_CHARS} characters, not {len(worker)}")
@@ -107,7 +107,7 @@ class InFlightLog:
     # The worker writes.
 
     def begin(self, slot: int, token: Token, label: str = "") -> None:
-        """An item begins in this slot."""
+        """Record that an item starts in this slot."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
         now = time.time_ns() // 1000
         self._map[start + _RUNS_AT] = 0  # of the item before, which was not cleared
@@ -115,33 +115,33 @@ class InFlightLog:
         self._map[start + _RUNS_AT] = 1
 
     def end(self, slot: int) -> None:
-        """The item in this slot has ended."""
+        """Record that the item in this slot has ended."""
         self.clear(slot)
         self.count(slot)
 
     def clear(self, slot: int) -> None:
-        """No item runs in this slot."""
+        """Record that no item runs in this slot."""
         self._map[_SLOTS_AT + slot * _SLOT_BYTES + _RUNS_AT] = 0
 
     def count(self, slot: int) -> None:
-        """An item has ended here; another may have started."""
+        """Count an item that has ended in this slot. Another one may have started."""
         start = _SLOTS_AT + slot * _SLOT_BYTES + _ENDED_AT
         (ended,) = _ENDED.unpack_from(self._map, start)
         _ENDED.pack_into(self._map, start, (ended + 1) & 0xFFFFFFFF)
 
     def assign_process(self, slot: int, pid: int) -> None:
-        """A process of its own runs the items of this slot from now on; 0: none does."""
+        """Record the process that runs the items of this slot from now on; 0: none."""
         _PID.pack_into(self._map, _SLOTS_AT + slot * _SLOT_BYTES, pid)
 
     def beat(self) -> None:
-        """The worker is alive. By one thread."""
+        """Record a heartbeat. For one thread."""
         _BEATS.pack_into(self._map, _BEATS_AT, self.beats + 1)
 
     def finish(self, settled_all: bool = True) -> None:
-        """The worker ends as it was told to: it has settled all that it had, or could not."""
+        """Record that the worker ends as requested, and whether it has settled all that it had."""
         self._map[_FINISHED_AT] = _FINISHED if settled_all else _STOPPED
 
-    # Whoever watches reads.
+    # The supervisor reads.
 
     @property
     def beats(self) -> int:
@@ -151,26 +151,26 @@ class InFlightLog:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the worker ended as it should, and nothing is left."""
+        """True if the worker ended as requested, and has settled all that it had."""
         return self._map[_FINISHED_AT] == _FINISHED
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the worker ended as it should, and could not settle what it had: that is to blame for nothing."""
+        """True if the worker ended as requested, but could not settle all that it had: that is not charged."""
         return self._map[_FINISHED_AT] == _STOPPED
 
     @property
     def ended(self) -> int:
-        """How many items ended so far."""
+        """Number of items that have ended so far."""
         starts = range(_SLOTS_AT + _ENDED_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
         return sum(_ENDED.unpack_from(self._map, start)[0] for start in starts)
 
     def running(self) -> list[InFlightItem]:
-        """What runs. Read while the worker lives, it is a glimpse; after its death, it is what it ran."""
+        """Return the items that run: a snapshot while the worker lives, and after its death what it ran."""
         return [item for slot in range(self.slots) if (item := self.running_in(slot)) is not None]
 
     def running_in(self, slot: int) -> InFlightItem | None:
-        """What runs in this slot."""
+        """Return the item that runs in this slot, or None."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
         if not self._map[start + _RUNS_AT]:
             return None
@@ -179,7 +179,7 @@ class InFlightLog:
         return InFlightItem(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid)
 
     def pids(self) -> list[int]:
-        """The processes that the worker has for its slots."""
+        """Return the ids of the processes that the worker has for its slots."""
         starts = range(_SLOTS_AT, _SLOTS_AT + self.slots * _SLOT_BYTES, _SLOT_BYTES)
         return [pid for start in starts if (pid := _PID.unpack_from(self._map, start)[0])]
 
@@ -194,7 +194,7 @@ class InFlightLog:
 
     @property
     def worker_exit(self) -> WorkerExit | None:
-        """How it ended. None while it lives, or where nobody saw it."""
+        """The recorded end of the worker. None while it lives, or if nothing was recorded."""
         (length,) = _EXIT_LENGTH.unpack_from(self._map, _EXIT_AT)
         if not length:
             return None

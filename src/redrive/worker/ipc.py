@@ -1,11 +1,11 @@
-"""What passes between a worker and the processes that run its handlers: values as msgpack, each after its length.
+"""Messages between a worker and the processes that run its handlers: values as msgpack, each after its length.
 
     worker ──ZygoteSetup, Fork (with a socket), Kill──► zygote
     zygote ──ZygoteReady | StartupFailed, Forked, ChildExited──► worker
     worker ──Delivery (see child_queue.py), Stop──► child ──JobReport──► worker
     supervisor ──WorkerLaunch, Stop──► worker
 
-A child has no lease and no broker of the worker's: it is given bytes, and says how it went.
+A child does not use the broker of the worker: it receives deliveries and reports outcomes, which the worker settles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redrive.worker.execution import HandlerSettings
 from redrive.worker.process_exit import Exit
 
 MAX_FRAME_BYTES = 1 << 30
-"""No frame is longer: what claims to be has come from something that writes where it should not."""
+"""Longest frame. A longer length comes from code that writes to the wrong descriptor."""
 _READ_BYTES = 1 << 16
 _LENGTH = struct.Struct("<I")
 _T = TypeVar("_T")
@@ -33,25 +33,25 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class ZygoteSetup(msgspec.Struct, frozen=True, tag=True):
-    """To a zygote, first: what to import, and how its children live."""
+    """To a zygote, as the first message: the app to import, and the settings of its children."""
 
     app: str
     """`module:attribute`."""
     path: tuple[str, ...]
-    """Where modules are looked for, as in the worker."""
+    """The `sys.path` of the worker."""
     url: str | None = None
     """The store, instead of the one that the app names."""
     memory_limit: int | None = None
     """Bytes of memory that a child can have."""
     in_flight_log: str = ""
-    """The path of the log in which a child writes what it starts."""
+    """The path of the log in which a child records what it starts."""
 
     def __repr__(self) -> str:
         return f"ZygoteSetup(app={self.app!r}, url={self.url and redact_url(self.url)!r})"
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """To a zygote: make a child for a slot of the in-flight log. Its channel and its queue come with this.
+    """To a zygote: fork a child for a slot of the in-flight log. Sockets for its channel and its queue come with this.
 
     It is answered by Forked with the same number.
     """
@@ -61,7 +61,7 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
-    """To a zygote: end this child, and all that it started, now. Nothing happens where it has ended already."""
+    """To a zygote: kill this child, and all that it started. Without effect if it has ended already."""
 
     pid: int
 
@@ -77,7 +77,7 @@ class StartupFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
-    """From a zygote: the child of that number runs; or it could not be made."""
+    """From a zygote: the child of that number runs, or could not be forked."""
 
     number: int
     pid: int = 0
@@ -99,7 +99,7 @@ class Delivery(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class JobReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """From a child: how an item ended, and for how long its handler ran."""
+    """From a child: the outcome of an item, and the seconds that its handler ran."""
 
     token: Token
     outcome: Outcome
@@ -107,13 +107,13 @@ class JobReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """To a child or a worker: finish what runs, begin nothing more. At once: do not finish it."""
+    """To a child or a worker: start nothing more, and finish what runs. With `at_once`: do not finish it."""
 
     at_once: bool = False
 
 
 class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
-    """To a worker, first: what it is to do, as the command line said it."""
+    """To a worker, as the first message: its options from the command line."""
 
     app: str
     """`module:attribute`: an App, or another program."""
@@ -129,7 +129,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
     memory_limit: int | None = None
     max_items_per_child: int | None = None
     options: tuple[str, ...] = ()
-    """Options that the command line has and that not every program takes, as in `--queue`."""
+    """Options given on the command line that not every program takes, as in `--queue`."""
     in_flight_log: str = ""
     """The path of its in-flight log."""
     orphans_of: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class WorkerLaunch(msgspec.Struct, frozen=True, tag=True):
         return f"WorkerLaunch(app={self.app!r}, queues={self.queues!r}, url={self.url and redact_url(self.url)!r})"
 
 
-# What each end hears.
+# What each end receives.
 ToZygote = ZygoteSetup | Fork | Kill
 FromZygote = ZygoteReady | StartupFailed | Forked | ChildExited
 ToChild = Delivery | Stop
@@ -148,7 +148,7 @@ ToWorker = WorkerLaunch | Stop
 
 
 class FrameInvalid(Exception):
-    """What came through a channel is no frame. `before` has the frames that came before it."""
+    """An error for received data that is no frame. `before` has the frames that came before it."""
 
     def __init__(self, problem: str, before: list[Any]) -> None:
         super().__init__(problem)
@@ -156,9 +156,9 @@ class FrameInvalid(Exception):
 
 
 class Channel(Generic[_T]):
-    """One end of a socket, and the frames that go through it. Not for several threads at once.
+    """One end of a socket, and the frames that go through it. Not thread-safe.
 
-    Only `wait` and `send(…, wait=True)` block. What cannot be sent at once is kept until `flush`.
+    Only `wait`, `send(…, wait=True)`, `send_with` and `receive_with` block. `send` keeps unsent data until `flush`.
     """
 
     def __init__(self, connection: socket.socket, hears: Any) -> None:
@@ -167,21 +167,21 @@ class Channel(Generic[_T]):
         self._in = bytearray()
         self._out = bytearray()
         self.is_garbled = False
-        """What came was no frame, and no more is read."""
+        """True if received data was no frame: no more is read."""
         self.has_ended = False
-        """The other end is closed, or gone. What it said before may still have to be received."""
+        """True if the other end is closed, or gone. What it sent before may still have to be received."""
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
     def is_full(self) -> bool:
-        """Whether there is something left to flush."""
+        """True if there is unsent data to flush."""
         return bool(self._out)
 
     def send(self, frame: msgspec.Struct, *, wait: bool = False) -> None:
-        """Send a frame. Raises OSError where the other end is gone."""
+        """Send a frame. Raises OSError if the other end is gone."""
         data = _encode(frame)
         self._out += _LENGTH.pack(len(data))
         self._out += data
@@ -192,14 +192,14 @@ class Channel(Generic[_T]):
             self.flush()
 
     def send_with(self, frame: msgspec.Struct, *connections: socket.socket) -> None:
-        """Send a frame and sockets, and wait until that is done. Raises OSError where the other end is gone."""
+        """Send a frame with sockets, and wait until that is done. Raises OSError if the other end is gone."""
         data = _encode(frame)
         data = _LENGTH.pack(len(data)) + data
         sent = socket.send_fds(self._socket, [data], [connection.fileno() for connection in connections])
         self._socket.sendall(data[sent:])
 
     def flush(self) -> None:
-        """Send what is left, as far as that goes now."""
+        """Send unsent data, as much as is possible without blocking."""
         while self._out:
             try:
                 sent = self._socket.send(self._out, socket.MSG_DONTWAIT)
@@ -208,7 +208,7 @@ class Channel(Generic[_T]):
             del self._out[:sent]
 
     def receive(self) -> list[_T]:
-        """The frames that have come. After the last one, `has_ended`. Raises FrameInvalid, once: then none comes."""
+        """Return the frames that have come. Sets `has_ended` after the last one. Raises FrameInvalid, once."""
         try:
             while True:
                 data = self._socket.recv(max(_READ_BYTES, self._missing()), socket.MSG_DONTWAIT)
@@ -225,7 +225,7 @@ class Channel(Generic[_T]):
         return self._frames()
 
     def receive_with(self) -> tuple[list[_T], list[int]]:
-        """The frames that have come, and the descriptors that came with them, in order; waits for some."""
+        """Wait for data, and return the frames that have come and the descriptors that came with them, in order."""
         data, descriptors, _, _ = socket.recv_fds(self._socket, _READ_BYTES, 64)
         if not data:
             self.has_ended = True
@@ -233,7 +233,7 @@ class Channel(Generic[_T]):
         return self._frames(), descriptors
 
     def wait(self) -> _T | None:
-        """The next frame; None where the other end is gone. For whoever is only ever sent one at a time."""
+        """Wait for the next frame; None if the other end is gone. For receivers that are sent one at a time."""
         while True:
             if frames := self._frames(limit=1):
                 return frames[0]
@@ -246,7 +246,7 @@ class Channel(Generic[_T]):
             self._in += data
 
     def has_more(self) -> bool:
-        """Whether something is there to be received, the end included. Costs one system call."""
+        """Return whether there is data to receive, or the end of the stream. Costs one system call."""
         if self._in:
             return True
         poll = select.poll()
@@ -282,7 +282,7 @@ class Channel(Generic[_T]):
         return found
 
     def _missing(self) -> int:
-        """Bytes until the frame that is coming is whole."""
+        """Return the bytes until the current frame is complete."""
         if len(self._in) < _LENGTH.size:
             return 0
         length: int = _LENGTH.unpack_from(self._in)[0]

@@ -1,8 +1,8 @@
-"""One item runs once at a time on one host, for one user: a run holds a lock on the byte of a file that its id names.
+"""The lock of an item, which runs once at a time on one host, for one user: on the byte of a file that its id names.
 
-The file is empty: a lock needs no byte to be there. It ends with the process that holds it, however that ends. A run
-that finds it taken by another process waits: the other run has lost its lease, and is about to end. Only modules of
-Python are imported here, because `command_parent` has to start fast.
+The file is empty: a lock needs no byte to be there. The lock ends with the process that holds it, however that ends. A
+run that finds it taken by another process waits: the other run has lost its lease, and is about to end. Only the
+standard library is imported here, because `command_parent` has to start fast.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import time
 from functools import cache
 
 POLL_SECONDS = 0.05
-"""How often to look whether a lock that was taken is free."""
+"""Seconds between two attempts to take a lock that another process holds."""
 RENEWED_SECONDS = 3600.0
-"""A file that is used looks no older than this: programs that tidy temporary folders remove what is days old. A lock on
-a file that was removed keeps no other process out."""
+"""Greatest age of the file in use: programs that clean temporary folders remove files that are days old, and a lock on
+a removed file excludes no other process."""
 _OFFSETS = 2**61 - 1
 """A prime, so that every digit of an id counts. Two items that run at the same time hardly ever have the same byte."""
 
@@ -32,7 +32,7 @@ class ItemLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Whether it is ours now. Raises OSError where there can be no lock at all."""
+        """Take the lock, if it is free, and return whether it was. Raises OSError if locks are impossible."""
         if not _is_there(*_lock_file()):
             _lock_file.cache_clear()
         descriptor, _ = _lock_file()
@@ -44,7 +44,7 @@ class ItemLock:
         return True
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock, if it was taken."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # what ran may have closed it
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._offset)
@@ -53,14 +53,14 @@ class ItemLock:
 
 @cache
 def _lock_file() -> tuple[int, os.stat_result]:
-    """The file. It stays open: to close any descriptor of a file ends all locks of a process on it."""
+    """Return the file. It stays open: closing any descriptor of a file ends all locks of a process on it."""
     path = f"{private_folder()}/running"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     return descriptor, os.fstat(descriptor)
 
 
 def _is_there(descriptor: int, opened: os.stat_result) -> bool:
-    """Whether this is still the file: its folder may have been tidied, and what ran may have closed it."""
+    """Return whether this is still the file: its folder may have been cleaned, and a handler may have closed it."""
     try:
         now = os.fstat(descriptor)
     except OSError:
@@ -74,7 +74,7 @@ def _is_there(descriptor: int, opened: os.stat_result) -> bool:
 
 
 def private_folder() -> str:
-    """Where the file is. Raises PermissionError where another user has a hand in it."""
+    """Return the folder of the file. Raises PermissionError if other users can access it."""
     folder = f"{tempfile.gettempdir()}/redrive-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)

@@ -1,4 +1,4 @@
-"""One command in the process that is its parent: it waits for its turn, runs, and is ended where that is wanted."""
+"""One command in the process that is its parent: it waits for its turn, runs, and is ended on timeout or request."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from redrive.worker.item_lock import POLL_SECONDS, ItemLock
 from redrive.worker.process_session import members_of, signal_session
 
 REST_SECONDS = 0.05
-"""How often to look whether all of a session have ended that were sent a signal."""
+"""Seconds between checks whether all processes of a session have ended after a signal."""
 GIVE_UP_SECONDS = 10.0
-"""How long after SIGKILL the rest of a session is waited for: a process that the system holds may not end at all."""
+"""Seconds after SIGKILL to wait for the rest of a session: a process blocked in the kernel may not end at all."""
 NEVER = float("inf")
 _CHUNK = 1 << 16
 
 
 class Launched:
-    """One command, from the order to run it to its end. `due` is when to tend to it, if nothing happens before."""
+    """One command, from the order to run it to its end. `due` is the time to call `tend`, if no event comes first."""
 
     def __init__(self, connection: socket.socket, streams: list[int], sentinel: Sentinel) -> None:
         self.connection = connection
         self._sentinel = sentinel
         self.due = NEVER
         self.exit_descriptor: int | None = None
-        """Can be read once the program has ended, where the system has such a thing."""
+        """A pidfd, readable once the program has ended; None where the system has none."""
         self._streams = streams
         self._read = bytearray()
         self._order: dict[str, Any] | None = None
@@ -40,11 +40,11 @@ class Launched:
         self._has_exited = self._is_unwanted = self._is_late = False
         self._late_at = NEVER
         self._kill_at: float | None = None
-        """When it is killed. None: it is not being ended."""
+        """Time of SIGKILL. None: it is not being ended."""
         connection.setblocking(False)
 
     def hear(self) -> bool:
-        """Take in what the worker says. False: it will say no more, and the run is unwanted."""
+        """Read from the worker. False at the end of its stream: the run is unwanted."""
         try:
             data = self.connection.recv(_CHUNK)
         except BlockingIOError:
@@ -58,7 +58,7 @@ class Launched:
         return bool(data)
 
     def tend(self, now: float) -> bool:
-        """Do what is due. True: it is over, and the worker knows."""
+        """Do what is due. True if it has ended and that is reported."""
         if self._process is not None:
             return self._follow(self._process.pid, now)
         if self._is_unwanted:
@@ -67,14 +67,14 @@ class Launched:
         return self._order is not None and not self._begin(self._order, now)
 
     def close(self) -> None:
-        """Leave nothing open."""
+        """Close all descriptors."""
         self.connection.close()
         for descriptor in (*self._streams, self.exit_descriptor):
             if descriptor is not None:
                 os.close(descriptor)
 
     def _begin(self, order: dict[str, Any], now: float) -> bool:
-        """Start it, if no other run of its item lives here. False: it cannot be started."""
+        """Start it, or wait while another run of its item is alive on this host. False if it cannot be started."""
         if not self._has_turn(order["item"]):
             self.due = now + POLL_SECONDS
             return True
@@ -111,7 +111,7 @@ class Launched:
         is_first, self._lock = self._lock is None, self._lock or ItemLock(item)
         try:
             is_taken = self._lock.take()
-        except OSError as error:  # rather without a lock than not at all
+        except OSError as error:  # it is better to run without a lock than not at all
             self._say(unlocked=str(error))
             return True
         if is_first and not is_taken:
@@ -121,7 +121,7 @@ class Launched:
     def _follow(self, pid: int, now: float) -> bool:
         self._has_exited = self._has_exited or self._looks_ended(pid)
         if self._kill_at is None:
-            if self._has_exited:  # by itself: what it left running is left alone
+            if self._has_exited:  # without a signal of ours: processes that it left running may stay
                 return self._over()
             if not self._is_unwanted and now < self._late_at:
                 return False
@@ -138,7 +138,7 @@ class Launched:
         return False
 
     def _looks_ended(self, pid: int) -> bool:
-        if hasattr(os, "waitid"):  # it is reaped when its session is empty: until then its number is its own
+        if hasattr(os, "waitid"):  # it is reaped when its session is empty: until then its id is not reused
             return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         ended, status = os.waitpid(pid, os.WNOHANG)
         self._status = status if ended else None

@@ -1,6 +1,6 @@
-"""Keeps what the worker has: extends leases, and ends jobs whose lease is lost or whose time is over.
+"""The lease extender: it extends leases, and ends jobs whose lease is lost or whose time limit has expired.
 
-In a thread of its own, which waits for nothing that a handler or the dispatcher does.
+It has a separate thread, which waits for no handler, and not for the dispatcher.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from redrive.worker.execution import TimeLimitExceeded
 from redrive.worker.runner import Job, Runner
 
 POLL_SECONDS = 0.5
-"""How often it looks, at least."""
+"""Seconds between two checks, at most."""
 CHECKS_PER_LEASE = 4
-"""It looks so often in the time of the shortest lease, or oftener."""
+"""Checks in the time of the shortest lease, at least."""
 SHORTEST_PAUSE_SECONDS = 0.01
 EXTEND_WHEN_REMAINING = 0.5
 """A lease is extended when less than this share of its time is left."""
 CONFIRM_SECONDS = 2.0
-"""A lease is extended also where the store has not confirmed it for so long: that is how a lost one is noticed."""
+"""Seconds without confirmation by the store after which a lease is extended early, to notice that it is lost."""
 CONFIRMED_PER_SECOND = 100
-"""A worker that has more than this times CONFIRM_SECONDS in hand confirms each of them less often."""
+"""Leases confirmed per second at most: a worker with more than this times CONFIRM_SECONDS confirms each less often."""
 _log = events.logger("redrive.worker")
 
 
 class LeaseExtender(BackgroundThread):
-    """Sees to the jobs that a worker has in hand, begun or not. Before `close`, these must have been settled."""
+    """The thread that keeps the leases of jobs, started or not. Before `close`, the jobs must have been settled."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LeaseExtender(BackgroundThread):
         self._shortest_lease = shortest_lease
 
     def step(self) -> None:
-        """One look at everything."""
+        """Check all jobs once: interrupt those over their time limit, and extend the leases that are due."""
         jobs = tuple(self._in_hand())
         self._stop_late(jobs)
         now, confirmed_after = self._exchange.now, time.monotonic() - _confirmation_seconds(len(jobs))
@@ -85,7 +85,7 @@ class LeaseExtender(BackgroundThread):
         for job, answer in zip(jobs, answers, strict=True):
             if isinstance(answer, LeaseLost | NotFound):
                 job.lease_lost = True
-                if job.has_ended:  # the store has heard of it meanwhile
+                if job.has_ended:  # it was settled concurrently
                     continue
                 begun = job.began_at is not None
                 _log.warning("lease_lost", item=job.lease.id, queue=job.lease.queue, started=begun, error=str(answer))

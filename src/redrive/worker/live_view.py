@@ -18,12 +18,12 @@ from redrive.model.text import pluralize, visible
 from redrive.worker.in_flight import InFlightLog
 
 MAX_ROWS = 30
-"""As many running items are shown, those first that run longest."""
+"""Running items that are shown at most, those that run longest first."""
 _RATE_SECONDS = 5.0
 
 
 class LiveView:
-    """Draws itself at the foot of the terminal. What the worker writes goes above it."""
+    """The view at the bottom of the terminal. The output of the worker is printed above it."""
 
     def __init__(self, title: str, console: Console | None = None) -> None:
         self._title = title
@@ -42,7 +42,7 @@ class LiveView:
         self._live.stop()
 
     def show(self, in_flight_log: InFlightLog | None, note: str) -> None:
-        """Draw what the in-flight log has."""
+        """Draw the current content of the in-flight log."""
         self._live.update(self.drawing(in_flight_log, note), refresh=True)
 
     def lines(self, stream: IO[bytes]) -> None:
@@ -50,7 +50,7 @@ class LiveView:
         threading.Thread(target=self._print, args=(stream,), name="redrive-lines", daemon=True).start()
 
     def drawing(self, in_flight_log: InFlightLog | None, note: str) -> Group:
-        """The view as it is now."""
+        """Return the current view."""
         head = Text.assemble((self._title, "bold"), "  ", (note, "yellow" if note != "running" else "green"))
         if in_flight_log is None:
             return Group(head)
@@ -73,7 +73,7 @@ class LiveView:
         return Group(head, table) if running else Group(head)
 
     def _ended(self, in_flight_log: InFlightLog) -> int:
-        """Of this worker and those before it."""
+        """Return the number of items that ended in this worker and those before it."""
         ended = in_flight_log.ended
         if ended < self._last:
             self._before += self._last
@@ -96,7 +96,7 @@ class LiveView:
 
 
 def _memory(pid: int) -> int | None:
-    """What a process has in memory now, in bytes, where the system tells."""
+    """Return the bytes that a process has in memory now, or None if the system does not report them."""
     if not pid:
         return None
     try:

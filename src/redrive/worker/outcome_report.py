@@ -1,6 +1,6 @@
 """Report of a settled delivery: the log line if it did not complete, and the hooks of the program.
 
-Hooks run in a thread of their own, so a slow hook delays no work.
+Hooks run in a separate thread, so a slow hook delays no work.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _log = events.logger("redrive.worker")
 
 
 def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO_RULES) -> None:
-    """An item failed, was given back or lost, or is dead: which one, of what, and when it is tried again."""
+    """Log that an item failed, was returned, released or lost, or is dead, with the error and the time of its retry."""
     if not _log.shows_warning:
         return
     failure: Failure | None = getattr(end, "failure", None)
-    # A probe of a breaker, or refused with Retry-After: it waits for more than a time.
+    # A probe of a breaker, or refused with Retry-After: its retry depends on more than a time.
     is_uncounted = isinstance(end, Failed) and settled.counters.failures == lease.failures
     event = (
         "item_dead" if settled.dead_reason is not None
@@ -51,37 +51,37 @@ def report(lease: Lease, end: Outcome, settled: Settled, rules: RedactRules = NO
 
 
 def _written(at: Instant | None) -> str | None:
-    """An instant as the lines of the log have theirs."""
+    """Return an instant in the format of the log, or None."""
     return None if at is None else f"{to_rfc3339(at)[:19]}Z"
 
 
 MOST_WAITING = 10_000
-"""Calls that may wait for the hooks before them. Beyond that, ends of deliveries wait too."""
+"""Hook calls that are queued at most. When the queue is full, the dispatcher waits too."""
 
 
 class HookCaller:
-    """Calls hooks after deliveries ended, one after the other."""
+    """The thread that calls hooks after deliveries, one after the other."""
 
     def __init__(self) -> None:
         self._calls: queue.Queue[tuple[Job, Failure | None, Settled, bool] | None] = queue.Queue(MOST_WAITING)
         self._thread = threading.Thread(target=self._run, name="redrive-hooks", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def call(self, job: Job, failure: Failure | None, settled: Settled) -> None:
-        """A delivery ended otherwise than by completion, and that is committed."""
+        """Queue the hooks of a delivery that ended without completion. Call it after the commit."""
         if job.task is not None and job.task.hooks:
             self._calls.put((job, failure, settled, False))
 
     def completed(self, job: Job, settled: Settled) -> None:
-        """A delivery completed, and that is committed."""
+        """Queue the hooks of a completed delivery. Call it after the commit."""
         if job.task is not None and job.task.hooks.has_completed:
             self._calls.put((job, None, settled, True))
 
     def close(self) -> None:
-        """Stop, after those that wait."""
+        """Stop after the queued calls."""
         if self._thread.is_alive():
             self._calls.put(None)
             self._thread.join()
@@ -92,5 +92,5 @@ class HookCaller:
             assert job.task is not None
             try:
                 job.task.hooks.call(Context(job.lease, job.task), failure, settled, is_completed=is_completed)
-            except BaseException:  # KeyboardInterrupt, say: without this thread, ends of deliveries would wait for ever
+            except BaseException:  # also KeyboardInterrupt: without this thread, a full queue blocks the dispatcher
                 _log.exception("hook_failed", item=job.lease.id, queue=job.lease.queue, task=job.task.name)

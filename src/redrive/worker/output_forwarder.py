@@ -1,7 +1,7 @@
-"""What programs print, passed on line by line, and without ever making them wait: stdout to the stdout of this process,
-and stderr to its log, as an event for each line.
+"""Output of programs, forwarded line by line without ever blocking them: stdout to the stdout of this process, and
+stderr to its log, as an event for each line.
 
-Where nobody reads that output, what has piled up is bounded, and the rest is left out.
+If that output is not read, a bounded amount is buffered, and the rest is dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from redrive.model.text import visible
 from redrive.telemetry import events
 
 MOST_WAITING_BYTES = MIB
-"""What may wait to be written."""
+"""Bytes that are buffered at most."""
 LONGEST_LINE_BYTES = 8 * KIB
 """A line that is longer is passed on in parts."""
 FLUSH_SECONDS = 1.0
@@ -29,7 +29,7 @@ _log = events.logger("redrive.worker")
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a program runs for."""
+    """The item that a program runs for, its queue, and the redaction rules of that."""
 
     item: str | None = None
     queue: str | None = None
@@ -40,9 +40,9 @@ UNKNOWN = Origin()
 
 
 class OutputForwarder:
-    """Writes to a descriptor from a thread of its own. `write` is for any thread, and never waits.
+    """A writer to a descriptor in a separate thread. `write` is for any thread, and never blocks.
 
-    A terminal is given nothing that it would act upon; what goes elsewhere stays as it is.
+    For a terminal, control characters are made visible. Other output is unchanged.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -56,7 +56,7 @@ class OutputForwarder:
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes, origin: Origin = UNKNOWN) -> None:
-        """Pass it on soon; or leave it out, where too much waits."""
+        """Queue output, or drop it if too much waits."""
         with self._changed:
             if self._closed or self._size + len(data) > MOST_WAITING_BYTES:
                 self._skipped += len(data)
@@ -69,7 +69,7 @@ class OutputForwarder:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Write what waits, for a second at most, and no more."""
+        """Write what waits, for FLUSH_SECONDS at most. Later output is dropped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -85,10 +85,10 @@ class OutputForwarder:
                 taken = list(self._waiting)
                 self._waiting.clear()
                 if self._skipped:
-                    said = b"(%d bytes of output were left out: nobody read them in time)\n" % self._skipped
+                    said = b"(%d bytes of output were dropped: they were not read in time)\n" % self._skipped
                     taken.append((said, UNKNOWN))
                     self._skipped = 0
-            with contextlib.suppress(OSError):  # closed, or its reader is gone: then nobody wants it
+            with contextlib.suppress(OSError):  # it is closed, or its reader is gone
                 self._pass(taken)
             with self._changed:
                 self._size = sum(len(data) for data, _ in self._waiting)
@@ -102,7 +102,7 @@ class OutputForwarder:
 
 
 class LogForwarder(OutputForwarder):
-    """Writes each line as a log event, so that no line can be mistaken for one."""
+    """A forwarder that writes each line as a log event, so that no line can be mistaken for one."""
 
     def _pass(self, taken: list[tuple[bytes, Origin]]) -> None:
         for data, origin in taken:
@@ -114,7 +114,7 @@ class LogForwarder(OutputForwarder):
 
 
 class LineBuffer:
-    """Passes on what one program prints, in whole lines, so that those of many do not mix."""
+    """A buffer that forwards the output of one program in whole lines, so that those of several do not mix."""
 
     def __init__(self, passing: OutputForwarder, origin: Origin = UNKNOWN) -> None:
         self._passing = passing
@@ -122,7 +122,7 @@ class LineBuffer:
         self._begun = b""
 
     def add(self, data: bytes) -> None:
-        """It printed this."""
+        """Add output, and forward the complete lines."""
         whole, newline, self._begun = (self._begun + data).rpartition(b"\n")
         if newline:
             self._passing.write(whole + newline, self._origin)
@@ -130,7 +130,7 @@ class LineBuffer:
             self.end()
 
     def end(self) -> None:
-        """It prints no more."""
+        """Forward the rest, as a line."""
         if self._begun:
             self._passing.write(self._begun + b"\n", self._origin)
             self._begun = b""

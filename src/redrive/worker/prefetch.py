@@ -1,4 +1,4 @@
-"""How much to lease ahead of what runs: enough to be busy during a transaction, and no more than runs soon."""
+"""The size of the prefetch: enough items to be busy during a transaction, and no more than run soon."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 PREFETCH_SECONDS = 0.1
 """Target time for which a prefetched item waits."""
 MAX_PREFETCH = 1_000
-"""Never more than this."""
+"""Items that are prefetched at most."""
 _WINDOW_SECONDS = 0.5
 
 
@@ -29,7 +29,7 @@ class PrefetchController:
             self._began_at, self._ended = time.monotonic(), 0
 
     def prefetch_count(self, lease_timeout: int) -> int:
-        """How many jobs to have beyond those that run. A lease must be far from running out when its job begins."""
+        """Return how many jobs to have beyond those that run. A lease must be far from its end when its job starts."""
         seconds = min(PREFETCH_SECONDS, lease_timeout / 1_000_000 / 10)
         rate, passed = self._rate, time.monotonic() - self._began_at
         if passed > _WINDOW_SECONDS:  # they have become slower since

@@ -1,4 +1,4 @@
-"""How a process ended, and what that says of an item that it ran."""
+"""The exit of a process, and the failure of an item that it ran."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from resource import struct_rusage
 
 _MEMORY_UNIT = 1 if sys.platform == "darwin" else KIB
-"""What `ru_maxrss` counts in."""
+"""The unit of `ru_maxrss`, in bytes."""
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a process ended: by itself with an exit code, or by a signal."""
+    """The end of a process: by an exit code or a signal. Both are None if it is unknown."""
 
     exit_code: int | None
     signal: int | None
     peak_memory: int
-    """Most bytes that it, or a process that it waited for, had in memory at once."""
+    """Peak memory in bytes, of it or of a process that it waited for."""
     at: Instant
 
     def __str__(self) -> str:
@@ -35,12 +35,12 @@ class Exit(msgspec.Struct, frozen=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether it ended by itself and without complaint."""
+        """True if it ended with exit code 0."""
         return self.exit_code == 0
 
 
 def exit_of(status: int, usage: struct_rusage) -> Exit:
-    """What `os.wait4` told, now."""
+    """Return the exit that `os.wait4` reported, at the current time."""
     code = os.waitstatus_to_exitcode(status)
     return Exit(
         exit_code=code if code >= 0 else None,
@@ -53,7 +53,7 @@ def exit_of(status: int, usage: struct_rusage) -> Exit:
 def leave_copy() -> NoReturn:
     """End this process: a copy of the worker's, which a handler made by a fork and did not end.
 
-    It would go on with jobs that the worker has, and answer for them.
+    It would continue with the jobs of the worker, and report their outcomes.
     """
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -70,9 +70,9 @@ def loss(
     because: str | None = None,
     trace_id: str | None = None,
 ) -> Failure:
-    """The failure of an item whose process ended `seconds` after the item began; nobody may have seen how.
+    """Return the failure of an item whose process ended `seconds` after the item started. `exit` is None if unknown.
 
-    `because` is why somebody ended the process.
+    `because` is the reason for which the process was killed.
     """
     return failure_from_loss(
         None if exit is None else exit.signal,

@@ -1,10 +1,9 @@
-"""Handlers in processes of their own, one at a time in each. What a handler does to its process, it does to no other
-item.
+"""Handlers in child processes, one at a time in each. A handler that ends its process affects no other item.
 
-One thread hands out items, hears how they went, and notices deaths. A child is given as much as it ends in a moment, so
-that it need not wait for the worker between short items. It takes one at a time, and writes into the in-flight log
-which one it starts: when it dies, that one is charged, and the others go to another child. A child that dies is
-replaced immediately: the report of the zygote on its end is waited for only by the item that it ran.
+One thread hands out items, receives outcomes, and notices deaths. A child is given as many items as it ends in
+AHEAD_SECONDS, so that it need not wait for the worker between short ones. It takes one at a time, and records in the
+in-flight log which one it starts: when it dies, that one is charged, and the others go to another child. A child that
+dies is replaced immediately: only the item that it ran waits for the exit report of the zygote.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from redrive.worker.runner import Ended, Job
 from redrive.worker.zygote_process import ZygoteProcess
 
 AHEAD_SECONDS = 0.005
-"""A child is given as much as ends in this time; at least one item, and at most MOST_GIVEN."""
+"""Time in which a child ends the items that it is given: at least one, and at most MOST_GIVEN."""
 MOST_GIVEN = 64
 MEAN_OF = 8
-"""The mean time of a handler changes by this part of what the last one differs from it."""
+"""Divisor of the moving average of handler times: the last one counts 1/MEAN_OF."""
 POLL_SECONDS = 0.5
-"""How often the thread looks, whatever happens."""
+"""Seconds between two checks by the thread, at most."""
 KILLING_SECONDS = 5.0
-"""How long `close` waits for children that it killed."""
+"""Seconds that `close` waits for children that it killed."""
 _log = events.logger("redrive.worker")
 
 
 class ProcessRunner:
-    """Runs each job in a child process.
+    """A runner of each job in a child process.
 
-    app: `module:attribute`, by which a process that has nothing of this one finds the app. url: the store for what
-    handlers put, instead of the one that the app names. memory_limit: bytes of memory that a child can have; a handler
-    that asks for more gets MemoryError. max_items_per_child: a child that has ended so many is replaced.
+    app: `module:attribute`, by which the other process imports the app. url: the store for what handlers put, instead
+    of the one that the app names. memory_limit: bytes of memory that a child can have; a handler that asks for more
+    gets MemoryError. max_items_per_child: number of items after which a child is replaced.
     """
 
     isolated = True
@@ -81,7 +80,7 @@ class ProcessRunner:
         self._lock = threading.Lock()
         self._waiting: deque[Job] = deque()
         self._mean_seconds = AHEAD_SECONDS
-        """How long handlers run, those that ended last counting most."""
+        """Moving average of the run times of handlers."""
         self._slots, self._dying = self._pool.slots, self._pool.dying
         self._reports: list[tuple[Job, Outcome]] = []
         self._killed: list[Job] = []
@@ -93,7 +92,7 @@ class ProcessRunner:
     # What the dispatcher calls, from its thread or any other.
 
     def start(self, ended: Ended) -> None:
-        """Begin, and wait until the app is imported. Raises InvalidInput where that cannot be."""
+        """Start, and wait until the app is imported. Raises InvalidInput if that fails."""
         self._ended = ended
         self._thread.start()
         self._pool.ready.wait()
@@ -107,24 +106,24 @@ class ProcessRunner:
             queued = self._count_queued()
             self._waiting.extend(jobs)
             self._hand_out()
-            if self._count_queued() > queued:  # the thread may sleep, and has to see whether they stall
+            if self._count_queued() > queued:  # the thread may sleep, and has to notice if they stall
                 self._ring()
 
     def running(self) -> Collection[Job]:
-        """The oldest job of each child, and those of children that are gone and whose end is not reported yet."""
+        """Return the oldest job of each child, and those of dead children whose exit is not reported yet."""
         with self._lock:
             oldest = [next(iter(slot.jobs.values())) for slot in self._slots if slot.jobs]
             return oldest + [dying.job for dying in self._dying.values()]
 
     def cancel_queued(self) -> list[Job]:
-        """Jobs that no child has taken."""
+        """Remove and return the jobs that no child has taken."""
         with self._lock:
             taken = [job for slot in self._slots for job in slot.reclaim()] + list(self._waiting)
             self._waiting.clear()
         return taken
 
     def interrupt(self, job: Job, failure: Failure) -> None:
-        """Kill its process. It ends as lost, with this failure and what is known of the process."""
+        """Kill its process. The job is lost, with the text of this failure and what is known of the exit."""
         self._kill(job, failure.text)
 
     def revoke(self, job: Job) -> None:
@@ -132,7 +131,7 @@ class ProcessRunner:
         self._kill(job, REVOKED)
 
     def close(self, jobs_too: bool) -> list[Job]:
-        """Stop. With `jobs_too`, what runs is killed, and given back: it is to blame for nothing."""
+        """Stop, after what runs. With `jobs_too`, kill that instead, and return its jobs: they are not charged."""
         with self._lock:
             self._pool.is_closing = True
             self._killing = jobs_too
@@ -143,7 +142,7 @@ class ProcessRunner:
         return self._killed + [job for slot in self._slots for job in slot.jobs.values()]
 
     def _kill(self, job: Job, because: str) -> None:
-        """Kill the child that runs this job, if one does: with nothing behind it that could start."""
+        """Kill the child that runs this job, if one does, after the jobs behind it are reclaimed."""
         with self._lock:
             slot = next((slot for slot in self._slots if job.lease.token in slot.jobs), None)
             if slot is None:
@@ -187,7 +186,7 @@ class ProcessRunner:
             self._ended(job, end)
 
     def _tend(self, now: float) -> None:
-        """What is due."""
+        """Do what is due: start and end processes, reclaim jobs, and settle those of dead children."""
         pool = self._pool
         if pool.zygote is None and now >= pool.zygote_at and not pool.is_closing:
             pool.start_zygote()
@@ -215,7 +214,7 @@ class ProcessRunner:
     # Children.
 
     def _hand_out(self) -> None:
-        """Give what waits to those that have the least to do."""
+        """Give the waiting jobs to the children with the fewest."""
         if not self._waiting:
             return
         depth = max(1, min(MOST_GIVEN, int(AHEAD_SECONDS / self._mean_seconds)))
@@ -238,18 +237,18 @@ class ProcessRunner:
                     takers.append(slot)
 
     def _count_queued(self) -> int:
-        """Children that have more than they run."""
+        """Return the number of children that have more jobs than the one that they run."""
         return sum(len(slot.jobs) > 1 for slot in self._slots)
 
     def _put_back(self, jobs: Sequence[Job]) -> None:
-        """What did not start waits for another child."""
+        """Queue jobs that did not start for another child, or when closing, for `close` to return."""
         if self._pool.is_closing:
             self._killed.extend(jobs)
         else:
             self._waiting.extendleft(reversed(jobs))
 
     def _hear(self, slot: Slot) -> None:
-        """The child of a slot has something to say, or is gone."""
+        """Process the reports of the child of a slot, or its end."""
         channel = slot.channel
         if channel is None:
             return
@@ -283,7 +282,7 @@ class ProcessRunner:
         slot.idle_deaths = 0
 
     def _continue(self, slot: Slot) -> None:
-        """A child has reported: it is about to start the next, or has nothing, or has done its part."""
+        """Continue after a report: the child starts its next job, has none, or is replaced."""
         slot.heard_at = time.monotonic()
         if slot.told_to_stop or slot.because is not None or slot.is_dead:
             self._put_back(slot.reclaim())
@@ -300,7 +299,7 @@ class ProcessRunner:
         slot.start_at = 0.0
 
     def _gone(self, slot: Slot, exit: Exit | None) -> None:
-        """The child of a slot is gone. What it had started and not reported is charged, and nothing else."""
+        """Handle the death of the child of a slot. Only the job that it had started and not reported is charged."""
         pid, because, now = slot.pid, slot.because, time.monotonic()
         untaken = slot.reclaim()
         job = slot.take_started()
@@ -321,13 +320,13 @@ class ProcessRunner:
             slot.start_at = 0.0
             dying = ExitingChild(job, pid, because, now)
             self._dying[pid] = dying
-            if exit is not None or slot.zygote is not self._pool.zygote:  # nobody is left who would tell
+            if exit is not None or slot.zygote is not self._pool.zygote:  # no zygote is left to report it
                 self._settle(dying, exit)
         if self._pool.can_fork() and now >= slot.start_at:
             self._pool.fork(slot)
 
     def _settle(self, dying: ExitingChild, exit: Exit | None) -> None:
-        """It is known how the child of a job ended, or never will be."""
+        """Settle the job of a dead child, by its exit, or None if that will never be known."""
         del self._dying[dying.pid]
         job = dying.job
         if dying.because is STOPPED:
@@ -365,8 +364,8 @@ class ProcessRunner:
             return
         slot = next((slot for slot in self._slots if slot.pid == pid), None)
         if slot is None:
-            return  # it was let go
-        # Its last word may not have been read yet. Its socket may be held open by something that it started.
+            return  # it was detached
+        # Its last report may be unread. Its socket may be held open by a process that it started.
         channel = slot.channel
         slot.is_dead = True
         self._hear(slot)
@@ -378,7 +377,7 @@ class ProcessRunner:
     # The end.
 
     def _is_quiet(self) -> bool:
-        """Whether nothing runs, and everything was said."""
+        """Return whether nothing runs, and all outcomes are reported."""
         return not self._dying and not self._reports and not any(slot.jobs for slot in self._slots)
 
     def _ring(self) -> None:

@@ -1,4 +1,4 @@
-"""All processes of a session: a program that was started as its leader, and what that started and did not send away."""
+"""All processes of a session: a program that was started as its leader, and what it started in the same session."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PROCESSES = "/proc"
 
 
 def members_of(leader: int) -> list[int]:
-    """Those of its session that have not ended, without the leader itself."""
+    """Return the processes of a session that have not ended, without the leader."""
     return [pid for pid, session in _processes() if session == leader and pid != leader]
 
 
 def signal_session(leader: int, number: signal.Signals) -> None:
-    """To the group of the leader, and to those of its session that made groups of their own."""
+    """Send a signal to the group of the leader, and to the processes of its session in other groups."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
     for pid in members_of(leader):
@@ -27,7 +27,7 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Processes that have not ended, and their sessions."""
+    """Yield the processes that have not ended, with their sessions."""
     if not os.path.exists(f"{_PROCESSES}/self/stat"):
         yield from _listed()
         return
@@ -41,7 +41,7 @@ def _processes() -> Iterator[tuple[int, int]]:
 
 
 def _listed() -> Iterator[tuple[int, int]]:
-    """The same, where processes are not files."""
+    """Yield the same from `ps`, where there is no /proc."""
     listed = subprocess.run(["ps", "-axo", "pid=,stat="], stdout=subprocess.PIPE, check=False).stdout
     for line in listed.splitlines():
         pid, state = line.split()[:2]

@@ -1,4 +1,4 @@
-"""What `redrive work module:name` can run: a program that gives the worker process its brokers and a worker.
+"""Programs that `redrive work module:name` can run: each gives the worker process its brokers and a worker.
 
 An `App` is wrapped in one (`AppProgram`). Packages above this one bring others: a `LoopGroup` of mailboxes is one.
 """
@@ -16,17 +16,17 @@ from redrive.worker.ipc import WorkerLaunch
 
 
 class RunnableWorker(Protocol):
-    """What a worker process runs, and stops when its supervisor says so. A `Worker` is one."""
+    """A worker that a worker process runs, and stops when its supervisor asks. A `Worker` is one."""
 
     has_settled_all: bool
-    """Once it has ended: whether it holds nothing any more."""
+    """True if it has ended and holds no leases."""
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work in this thread until `stop`, with heartbeat and registration. Installs no signal handlers."""
         ...
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Take nothing more, finish what runs, and end. From any thread; a second time, or `at_once`: do not wait."""
+        """Lease nothing more, finish what runs, and end. From any thread. A second call, or `at_once`: do not wait."""
         ...
 
 
@@ -34,7 +34,7 @@ class WorkerProgram(ABC):
     """An object in a module that `redrive work` runs with its supervisor."""
 
     CHANGE_OF_STORE: ClassVar[str]
-    """What to do to run it on another store, as part of a sentence."""
+    """Advice on how to run it on another store, as part of a sentence."""
 
     @property
     @abstractmethod

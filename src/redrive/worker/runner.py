@@ -1,4 +1,4 @@
-"""What runs handlers. The dispatcher hands it jobs and hears how they ended; how they run is the runner's business."""
+"""The interface of runners. The dispatcher submits jobs and receives outcomes; a runner decides how the jobs run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redrive.worker.execution import HandlerSettings
 
 
 class Job:
-    """One delivery in this worker: leased, then begun, then ended."""
+    """One delivery in this worker: leased, then started, then ended."""
 
     __slots__ = (
         "began_at",
@@ -35,50 +35,50 @@ class Job:
     def __init__(self, lease: Lease, task: Task[..., Any] | None, handling: HandlerSettings) -> None:
         self.lease = lease
         self.task = task
-        """None where no task has the name that the item asks for."""
+        """None if this program has no task of the name in the item."""
         self.handling = handling
         self.time_limit: int | None = None if task is None else task.time_limit
         self.deadline = lease.deadline
-        """Until when the lease holds; the keeper moves it."""
+        """End of the lease; the lease extender moves it."""
         self.began_at: float | None = None
-        """By the clock of `time.monotonic`."""
+        """Start of the run, by the clock of `time.monotonic`."""
         self.confirmed_at = time.monotonic()
-        """When the store last said that the lease holds, by the same clock."""
+        """Time at which the store last confirmed the lease, by the same clock."""
         self.duration = 0.0
         """Seconds that it ran."""
         self.has_ended = False
-        """Its handler has ended; the store need not have heard of that yet."""
+        """True if its handler has ended; the store may not know that yet."""
         self.false_starts = 0
         """Processes that took it and died before they started it."""
         self.slot = -1
         self.lease_lost = False
-        """Somebody else may have the item: what this worker says of it will be refused."""
+        """True if another worker may have the item: the outcome of this one will be refused."""
         self.outcome_unknown = False
-        """Its end was handed in once, and may have been accepted: then it is refused the second time."""
+        """True if its outcome was submitted once, and may have been accepted: then it is refused the second time."""
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a worker was lost with it before: it runs alone, so that it takes nobody else with it."""
+        """True if a worker was lost with its item before: it runs alone, so that it can affect no other job."""
         return self.lease.losses > 0
 
 
 Ended = Callable[[Job, Outcome], None]
-"""Told how a job ended, from any thread; exactly once for each job that was submitted and not taken back."""
+"""A callback for the outcome of a job, from any thread; exactly once for each job submitted and not cancelled."""
 
 
 class Runner(Protocol):
-    """Runs jobs, so many at once."""
+    """A runner of jobs, up to `slots` concurrently."""
 
     @property
     def slots(self) -> int:
-        """How many can run at once."""
+        """Number of jobs that can run concurrently."""
         ...
 
     isolated: bool
-    """Whether a job that takes its process with it takes no other job along."""
+    """True if a job that ends its process affects no other job."""
 
     def start(self, ended: Ended) -> None:
-        """Be ready to run. `ended` must not be called before, and not after `close` has returned."""
+        """Prepare to run jobs. `ended` must not be called before, and not after `close` has returned."""
         ...
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -86,24 +86,24 @@ class Runner(Protocol):
         ...
 
     def running(self) -> Collection[Job]:
-        """Jobs that run at this moment."""
+        """Return the jobs that run now."""
         ...
 
     def cancel_queued(self) -> list[Job]:
-        """Jobs that have not begun, and now never will."""
+        """Remove and return the jobs that have not started."""
         ...
 
     def interrupt(self, job: Job, failure: Failure) -> None:
-        """It has run for too long: end it, as soon as this kind of runner can."""
+        """End a job that has run for too long, as soon as this kind of runner can."""
         ...
 
     def revoke(self, job: Job) -> None:
-        """Its lease is lost: end it, as soon as this kind of runner can. How it ends then is of no matter."""
+        """End a job whose lease is lost, as soon as this kind of runner can. Its outcome does not matter."""
         ...
 
     def close(self, jobs_too: bool) -> list[Job]:
-        """Stop. Nothing runs any more, unless jobs are running that cannot be stopped: those are given back.
+        """Stop, and return the jobs that end without an outcome: those that were killed, or cannot be stopped.
 
-        With `jobs_too`, what is running is not waited for.
+        With `jobs_too`, running jobs are not waited for.
         """
         ...

@@ -1,8 +1,8 @@
-"""The schedule: puts periodic tasks, each tick once, however many workers there are.
+"""The scheduler: it puts periodic tasks, each tick once, regardless of the number of workers.
 
-What was put last is registered in the store, under the names of queue and task: two programs may each have a task of
-one name. Whoever puts the next tick names the version that he saw; the store takes the first, and the puts with it, and
-tells the others that they were overtaken.
+The last tick is registered in the store, under the names of queue and task: two programs may each have a task of one
+name. A worker that puts the next tick names the version that it read. The store accepts the first one, with its puts in
+the same transaction, and answers the others with a version conflict.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from redrive.telemetry import events
 _log = events.logger("redrive.schedule")
 
 SCHEDULE_KIND = "schedule"
-"""What ticks are registered as."""
+"""The kind of registration of ticks."""
 LONGEST_PAUSE = MINUTE
-"""It looks at least this often: clocks are set, and tasks are declared."""
+"""Longest time between two checks: clocks are set, and tasks are declared."""
 RETRY_BACKOFF = SECOND
-"""How long it waits after the store refused a tick, or could not serve it."""
+"""Back-off after the store refused a tick, or failed."""
 MAX_ROUNDS = 100
-"""How often it looks again after it was overtaken."""
+"""Attempts for a tick at most: another worker may register first each time."""
 
 
 class TickState(msgspec.Struct, frozen=True):
-    """What is registered for a task."""
+    """The registered state of a periodic task."""
 
     last: Instant
-    """The newest tick that was seen to: put, or left out because it was missed."""
+    """The newest tick that was handled: put, or skipped because it was missed."""
     ticks: str
-    """When it ticks, in words: by the program that was started last."""
+    """The schedule in words, of the program that was started last."""
 
 
 class TickPlanner:
@@ -61,16 +61,16 @@ class TickPlanner:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do, now or ever."""
+        """True if there is no periodic task."""
         return not self._tasks
 
     def step(self) -> Instant | None:
-        """Put what is due. Gives when something is due next; None where nothing ever is."""
+        """Put what is due. Returns the instant of the next tick, or None if there is none."""
         nexts = [self._step(task) for task in self._tasks]
         return min((each for each in nexts if each is not None), default=None)
 
     def _step(self, task: Task[..., Any]) -> Instant | None:
-        """One task that is in trouble keeps no other from its ticks."""
+        """Put the due ticks of one task. A failure is logged, and does not affect other tasks."""
         try:
             return run(self._core, self._put_tick(task))
         except Closed:
@@ -80,7 +80,7 @@ class TickPlanner:
             return Instant(self._core.clock.now() + RETRY_BACKOFF)
 
     def _put_tick(self, task: Task[..., Any]) -> Flow[Instant | None]:
-        """Put the ticks that are due, unless somebody else did."""
+        """Put the ticks that are due, unless another process did. Returns the instant to check again."""
         periodic = task.periodic
         assert periodic is not None
         name = f"{task.queue.name}/{task.name}"
@@ -91,10 +91,10 @@ class TickPlanner:
             due: list[Instant] = []
             now = self._core.clock.now()
             if seen is None or (seen.ticks != str(periodic.ticks) and task.name not in self._announced):
-                # The first time ever, or other times than before: it begins now, and nothing was missed.
+                # A new task, or a changed schedule: it starts now, and no tick was missed.
                 wanted = TickState(now, str(periodic.ticks))
             elif seen.ticks != str(periodic.ticks):
-                # A program that was started later says otherwise.
+                # A program that was started later has another schedule.
                 return Instant(now + LONGEST_PAUSE)
             else:
                 newest, due = periodic.due(seen.last, now)
@@ -114,7 +114,7 @@ class TickPlanner:
 
 
 class Scheduler(BackgroundThread):
-    """Puts periodic tasks by itself, in a thread. An error is logged, and the next look comes all the same."""
+    """The thread that puts periodic tasks. An error is logged, and the next check follows after RETRY_BACKOFF."""
 
     def __init__(self, app: App, broker: Broker, queues: Collection[str] | None = None) -> None:
         super().__init__("schedule")
@@ -122,7 +122,7 @@ class Scheduler(BackgroundThread):
         self._clock = broker.core.clock
 
     def start(self) -> None:
-        """Begin with the first look, where there is anything to put."""
+        """Start, if there is a periodic task."""
         if not self._schedule.is_empty:
             super().start()
 
@@ -140,7 +140,7 @@ class Scheduler(BackgroundThread):
 
 
 def _read(present: Registration | None) -> TickState | None:
-    """What is registered; as if nothing were, where that was written by nobody that is known here."""
+    """Return the registered state, or None if there is none, or it is in an unknown format."""
     try:
         return None if present is None else msgspec.json.decode(present.value, type=TickState)
     except ValueError:  # also for texts that are not UTF-8

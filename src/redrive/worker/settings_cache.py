@@ -13,17 +13,17 @@ from redrive.model.queue import QueueSettings, RetryAfter
 from redrive.worker.execution import HandlerSettings
 
 SETTINGS_SECONDS = 5.0
-"""How old the settings may be that say how errors are classified."""
+"""Seconds after which settings are read again."""
 _UNREAD = QueueSettings(lease_timeout=SECOND)
 
 
 class SettingsCache:
-    """The settings of some queues. Where they cannot be read, the last ones, or the default."""
+    """The settings of some queues. If they cannot be read, the last ones, or the default."""
 
     def __init__(self, broker: Broker, queues: Sequence[str]) -> None:
         self._broker = broker
         self._queues: dict[str, tuple[HandlerSettings, QueueSettings, float]] = {}
-        """How items are run, by which settings, and when those were read."""
+        """By queue: the settings for handlers, all settings, and the time at which these were read."""
         for queue in queues:
             self.handling_of(queue)
 
@@ -33,11 +33,11 @@ class SettingsCache:
         return min((settings.lease_timeout for _, settings, _ in tuple(self._queues.values())), default=SECOND)
 
     def may_prefetch(self, queue: str) -> bool:
-        """Whether to lease more of a queue than can run now. What a Retry-After would refuse is better left there."""
+        """Return whether to lease more of a queue than can run now. Not in gate mode: a Retry-After would refuse it."""
         return self._queues[queue][1].retry_after_mode is not RetryAfter.GATE
 
     def handling_of(self, queue: str) -> HandlerSettings:
-        """How items of a queue are run, by settings that are not much older than now."""
+        """Return the settings for handlers of a queue, read again if they are older than SETTINGS_SECONDS."""
         now = time.monotonic()
         handling, settings, read_at = self._queues.get(queue, (HandlerSettings(), _UNREAD, -SETTINGS_SECONDS - 1))
         if now - read_at > SETTINGS_SECONDS:

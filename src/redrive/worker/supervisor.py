@@ -1,6 +1,6 @@
 """The parent process of a worker: forwards signals, watches it, restarts it, and has its orphans settled.
 
-The worker is in a process group of its own, so everything it started ends with it, and Ctrl-C in a terminal reaches
+The worker is in a separate process group, so everything it started ends with it, and Ctrl-C in a terminal reaches
 only the supervisor. The supervisor does no work and imports no app, so it survives the app. What a dead worker left is
 settled by the next one, which has the app, or by a process started for that.
 """
@@ -41,34 +41,33 @@ from redrive.worker.worker_process import (
 )
 
 POLL_SECONDS = 0.25
-"""How often it looks at the worker, whatever happens."""
+"""Seconds between two checks of the worker, at most."""
 WATCHDOG_SECONDS = 30.0
-"""A worker without a heartbeat for so long is killed."""
+"""Seconds without a heartbeat after which a worker is killed."""
 KILL_GRACE_SECONDS = 5.0
-"""How long beyond its own deadline a worker that stops is waited for."""
+"""Seconds to wait for a worker that stops, beyond its own deadline."""
 SECOND_SIGNAL_WINDOW_SECONDS = 0.5
-"""A second signal that comes sooner is the same one: some send it to the process and to its group."""
+"""Seconds within which a second signal is the same one: some programs signal the process and its group."""
 RELOAD_SECONDS = 3.0
-"""How long a worker that is to be reloaded may finish what it runs; the rest is given back."""
+"""Seconds, plus the grace period, for a reloaded worker to finish what it runs; the rest is returned, not charged."""
 SETTLING_SECONDS = 10.0
-"""How long the last process may take to settle what a worker left."""
+"""Seconds for the last process to settle what a worker left."""
 RESTART_PAUSES = (0.0, 0.2, 1.0, 5.0, 15.0, 30.0)
-"""How long before a worker is started again that died without having done anything, by how often in a row."""
+"""Seconds before a dead worker is replaced, by the number of deaths in a row without any work done."""
 MIN_SLOTS = 1_000
 """Slots of an in-flight log at least: a program may have more parts than the launch says, as a group has loops."""
 STABLE_AFTER_SECONDS = 60.0
-"""A worker that lived for so long did not die of its start."""
+"""Seconds after which the death of a worker is not blamed on its start."""
 REFUSED = {EXIT_BAD_APP: 2, EXIT_UNAUTHORIZED: 7, EXIT_NO_QUEUE: 4}
-"""By the exit code of a worker that cannot do what it was told to do: what the command exits with. Another one would
-fare no better."""
+"""The exit code of the command, by the exit code of a worker that cannot do its task. Another worker would fail too."""
 _log = events.logger("redrive.supervisor")
 
 
 class View(Protocol):
-    """What shows a worker to a person."""
+    """A view of a worker for a person."""
 
     def show(self, in_flight_log: InFlightLog | None, note: str) -> None:
-        """This is how it is now."""
+        """Show the current state."""
         ...
 
     def lines(self, stream: IO[bytes]) -> None:
@@ -105,12 +104,12 @@ class _Process:
         self._tell(Stop(at_once))
 
     def kill(self) -> None:
-        """It, and all that it started in its group."""
+        """Kill it, and all that it started in its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def has_ended(self) -> bool:
-        """Whether it has; then `exit` says how."""
+        """Return whether it has ended. Then `exit` is set."""
         if self.exit is None:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
@@ -125,7 +124,7 @@ class _Process:
 
 
 class Supervisor:
-    """Keeps one worker alive until it is told to stop, or the worker has nothing more to do."""
+    """The supervisor of one worker, which it restarts until it is asked to stop, or there is nothing more to do."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class Supervisor:
         self._because = ""
         self._by_order = False
         self._start_at: float | None = 0.0
-        """When the next worker is started. None: not before a source changes."""
+        """Time to start the next worker. None: not before a source changes."""
         self._idle_deaths = 0
         self._generation = 0
         self._beats = 0
@@ -162,7 +161,7 @@ class Supervisor:
         self._note = "starting"
 
     def run(self) -> int:
-        """Until it is over. Gives the exit code. In the main thread, because it is sent signals."""
+        """Supervise until the end, and return the exit code. In the main thread, because that one receives signals."""
         with tempfile.TemporaryDirectory(prefix="redrive-") as folder, self._listening() as wait:
             self._folder = Path(folder)
             code: int | None = None
@@ -174,7 +173,7 @@ class Supervisor:
             return code
 
     def _look(self, now: float) -> int | None:
-        """One look at everything. An exit code when it is over."""
+        """Check everything once. Returns the exit code at the end, else None."""
         while self._signals:
             self._signalled(self._signals.pop(0))
         if self._sources is not None and (changed := self._sources.changed()) is not None:
@@ -196,7 +195,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[Callable[[float], None]]:
-        """Signals are written down as they come, and end the wait that this gives."""
+        """Record signals as they arrive. Yields a function that waits for some seconds, or until a signal arrives."""
         wakes, wake = socket.socketpair()
         with wakes, wake:
             wakes.setblocking(False)
@@ -227,19 +226,21 @@ class Supervisor:
             return
         now = time.monotonic()
         if self._times_told and now - self._told_at < SECOND_SIGNAL_WINDOW_SECONDS:
-            return  # one word that came twice: to the process, and to its group
+            return  # one request that came twice: to the process, and to its group
         self._told_at = now
         self._times_told += 1
         if self._worker is None:
             return
         if self._times_told == 1:
-            self._note = "stopping: finishing what runs; once more to stop at once"
+            self._note = "stopping: finishing what runs; once more to stop immediately"
             running = 0 if self._in_flight_log is None else len(self._in_flight_log.running())
-            _log.info("stopping", running=running, timeout=self._launch.shutdown_timeout, hint="again to stop at once")
+            _log.info(
+                "stopping", running=running, timeout=self._launch.shutdown_timeout, hint="again to stop immediately"
+            )
             self._worker.stop(at_once=False)
             self._kill_at = time.monotonic() + self._launch.shutdown_timeout + self._grace_seconds
         elif self._times_told == 2:
-            self._note = "stopping at once"
+            self._note = "stopping immediately"
             _log.info("stopping_now")
             self._worker.stop(at_once=True)
             self._kill_at = time.monotonic() + self._grace_seconds
@@ -247,7 +248,7 @@ class Supervisor:
             self._kill_at = time.monotonic()
 
     def _restart(self, note: str, seconds: float) -> None:
-        """Stop the worker, and start another one in its place."""
+        """Stop the worker, if there is one, and start another one afterwards."""
         self._start_at = time.monotonic()
         if self._worker is None or self._restarting:
             return
@@ -268,7 +269,7 @@ class Supervisor:
     def _start(self) -> None:
         self._generation += 1
         path = self._folder / f"{self._generation}.in_flight"
-        # A coroutine has a slot of its own beside those of threads.
+        # Coroutines have slots in addition to those of threads.
         slots = max(2 * self._launch.concurrency, 2 * self._launch.processes, MIN_SLOTS)
         self._in_flight_log = InFlightLog.create(path, worker_name(), slots)
         self._left = [left for left in self._left if Path(left).exists()]
@@ -279,11 +280,11 @@ class Supervisor:
         self._note = "running"
 
     def _watch(self, now: float) -> None:
-        """Kill it where it does not stop in time, or gives no sign of life."""
+        """Kill the worker if it does not stop in time, or sends no heartbeat."""
         worker, in_flight_log = self._worker, self._in_flight_log
         assert worker is not None
         assert in_flight_log is not None
-        # Never more than a few looks at once: if this process was stopped too, the worker had no chance to beat.
+        # At most the time of a few checks: if this process was suspended too, the worker could not send heartbeats.
         passed, self._looked_at = min(now - self._looked_at, 4 * POLL_SECONDS), now
         beats = in_flight_log.beats
         self._silent = 0.0 if beats != self._beats or not beats else self._silent + passed
@@ -292,18 +293,18 @@ class Supervisor:
             self._by_order = True
             self._kill(worker, in_flight_log)
         elif self._silent >= self._watchdog_seconds:
-            self._because = f"its worker had given no sign of life for {self._watchdog_seconds:.0f} s"
+            self._because = f"its worker had sent no heartbeat for {self._watchdog_seconds:.0f} s"
             _log.error("worker_unresponsive", worker=in_flight_log.worker, seconds=self._watchdog_seconds)
             self._kill(worker, in_flight_log)
 
     def _kill(self, worker: _Process, in_flight_log: InFlightLog) -> None:
-        for pid in in_flight_log.pids():  # each in a group of its own
+        for pid in in_flight_log.pids():  # each in a separate group
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         worker.kill()
 
     def _after(self, worker: _Process) -> int | None:
-        """The worker has ended. An exit code when that was all."""
+        """Handle the end of the worker. Returns the exit code if that was the last one, else None."""
         in_flight_log, exit = self._in_flight_log, worker.exit
         assert in_flight_log is not None
         assert exit is not None
@@ -313,7 +314,7 @@ class Supervisor:
         # A handler may end its process with any code.
         code = exit.exit_code or 0
         never_began = code in (*REFUSED, UNAVAILABLE) and not (in_flight_log.running() or in_flight_log.ended)
-        # What it ran is charged for its death, and dies of it in the end. One that never got that far has to wait.
+        # With progress, items are charged for its death, and finally dead. Without, the restarts back off.
         lasted = time.monotonic() - worker.started_at >= STABLE_AFTER_SECONDS
         progress = lasted or in_flight_log.ended > 0 or bool(in_flight_log.running())
         if finished or never_began:  # then it never held anything
@@ -334,9 +335,9 @@ class Supervisor:
         return self._again(exit, progress, REFUSED.get(code) if never_began else None)
 
     def _again(self, exit: Exit, progress: bool, refused: int | None) -> int | None:
-        """The worker died. When to start another one; or an exit code, where that makes no sense."""
+        """Schedule the restart of a dead worker. Returns the exit code if a restart makes no sense, else None."""
         if refused is not None and self._sources is not None:
-            self._note = "the worker cannot begin; waiting for a change"
+            self._note = "the worker cannot start; waiting for a change"
             self._start_at = None
             return None
         if refused is not None and self._generation == 1:
@@ -349,7 +350,7 @@ class Supervisor:
         return None
 
     def _settle_left(self) -> None:
-        """No other worker follows: a process for this alone settles what was left."""
+        """Settle what was left in a separate process, because no other worker follows."""
         self._left = [left for left in self._left if Path(left).exists()]
         if not self._left:
             return
@@ -360,16 +361,16 @@ class Supervisor:
             time.sleep(0.01)
         if not process.has_ended():
             process.kill()
-            _log.warning("orphans_not_settled", error="it took too long; leases run out by themselves")
+            _log.warning("orphans_not_settled", error="it took too long; the leases will expire")
 
 
 def can_supervise() -> bool:
-    """Whether this system lets a worker have a supervisor: one that can fork."""
+    """Return whether a worker can have a supervisor: the system must be able to fork."""
     return hasattr(os, "fork")
 
 
 def supervise(launch: WorkerLaunch, *, watchdog_seconds: float, reload: bool, view: bool) -> int:
-    """Run a worker with a supervisor, until it is told to stop. Gives the exit code."""
+    """Run a worker with a supervisor, and return the exit code."""
     sources = SourceWatcher(Path.cwd()) if reload else None
     if not view:
         return Supervisor(launch, watchdog_seconds=watchdog_seconds, sources=sources).run()
@@ -380,7 +381,7 @@ def supervise(launch: WorkerLaunch, *, watchdog_seconds: float, reload: bool, vi
 
 
 def work_here(launch: WorkerLaunch) -> None:
-    """Without a supervisor, in this process."""
+    """Run a worker in this process, without a supervisor."""
     with opened_program(launch) as program:
         worker = program.make_worker(launch, None)
         with SignalQueue(signal.SIGINT, signal.SIGTERM) as signals, serving_metrics(program.brokers, launch):

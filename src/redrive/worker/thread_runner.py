@@ -1,6 +1,6 @@
 """Handlers in this process: functions in threads, coroutine functions on one event loop.
 
-So many of either kind run at once. What a handler in here does to the process, it does to all of them.
+Up to `slots` of either kind run concurrently. A handler that ends the process affects all of them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from redrive.worker.process_exit import leave_copy
 from redrive.worker.runner import Ended, Job
 
 STOPPING_SECONDS = 5.0
-"""How long a thread is given to end after it was told that its time is over. Then it is left to itself."""
+"""Seconds for a handler to end after it was interrupted for its time limit. Then it is abandoned."""
 
 
 class ThreadRunner:
-    """Runs jobs in threads and on an event loop of this process."""
+    """A runner of jobs in threads and on an event loop of this process."""
 
     isolated = False
 
@@ -52,7 +52,7 @@ class ThreadRunner:
         self._threads: dict[int, _Thread] = {}
         self._loop: _Loop | None = None
         self._hung: list[_Loop] = []
-        """Event loops before it, which handlers keep from going on."""
+        """Earlier event loops, which are blocked by handlers."""
         self._ended: Ended
         self._closed = False
         self._pid = os.getpid()
@@ -89,8 +89,8 @@ class ThreadRunner:
         return taken + (self._loop.cancel_queued() if self._loop else [])
 
     def interrupt(self, job: Job, failure: Failure) -> None:
-        """A coroutine is cancelled. A thread gets an exception where it is, and so does a coroutine that keeps the loop
-        from going on. What does not end by that is left to itself, and another takes its place."""
+        """Cancel a coroutine, or raise an exception in the thread of a function or of a coroutine that blocks the loop.
+        A thread or loop that does not end by that is abandoned and replaced."""
         if job.task is not None and job.task.is_async:
             for loop in self._loops():
                 loop.interrupt(job, failure)
@@ -101,7 +101,7 @@ class ThreadRunner:
             threading.Timer(STOPPING_SECONDS, self._abandon, (thread, job, failure)).start()
 
     def revoke(self, job: Job) -> None:
-        """A coroutine is cancelled. A function in a thread sees it in its context, and has its slot until it ends."""
+        """Cancel a coroutine. A function in a thread can read it in its context, and keeps its slot until it ends."""
         if job.task is not None and job.task.is_async:
             for loop in self._loops():
                 loop.revoke(job)
@@ -122,7 +122,7 @@ class ThreadRunner:
         return left + (self._loop.close(jobs_too) if self._loop else [])
 
     def replace(self, loop: _Loop) -> None:
-        """An event loop hangs: what has not begun there begins on another."""
+        """Replace an event loop that hangs. What has not started there starts on another."""
         with self._mutex:
             if loop is not self._loop or self._closed:
                 return
@@ -150,7 +150,7 @@ class ThreadRunner:
         self._threads[thread.slot].start()
 
     def next_job(self, thread: _Thread) -> Job | None:
-        """In a thread: the next job; waits for one. None: stop."""
+        """Wait for the next job of a thread, and return it, or None if the thread is to stop."""
         while not thread.is_abandoned:
             try:
                 return self._ready.popleft()
@@ -165,18 +165,18 @@ class ThreadRunner:
         return None
 
     def perform(self, job: Job) -> Execution:
-        """How a job is run."""
+        """Return the execution of a job, which the caller runs."""
         return Execution(self._app, job.lease, job.handling, self._stopping, lambda: job.lease_lost, self._clock)
 
     def begin(self, job: Job, slot: int) -> None:
-        """A job begins: from here on it is charged if the process is lost."""
+        """Record the start of a job: from here on it is charged if the process is lost."""
         job.slot = slot
         job.began_at = time.monotonic()
         if self._in_flight_log is not None:
             self._in_flight_log.begin(slot, job.lease.token, "" if job.task is None else job.task.name)
 
     def end(self, job: Job, end: Outcome) -> None:
-        """A job ended."""
+        """Record the end of a job, and report its outcome."""
         if os.getpid() != self._pid:
             leave_copy()
         job.duration = time.monotonic() - (job.began_at or time.monotonic())
@@ -186,7 +186,7 @@ class ThreadRunner:
 
 
 class _Thread(threading.Thread):
-    """One slot for functions."""
+    """The thread of one slot for functions."""
 
     def __init__(self, runner: ThreadRunner, slot: int) -> None:
         super().__init__(name=f"redrive-handler-{slot}", daemon=True)
@@ -198,13 +198,13 @@ class _Thread(threading.Thread):
         self._runner = runner
         self._interrupting = threading.Lock()
         self._limited: Job | None = None
-        """The job that runs where an exception can be raised in it."""
+        """The job that can be interrupted now."""
         self._interrupted: Job | None = None
 
     def run(self) -> None:
         runner = self._runner
         while (job := runner.next_job(self)) is not None:
-            if job.lease_lost:  # somebody else may have it
+            if job.lease_lost:  # another worker may have it
                 runner.end(job, Returned())
                 continue
             self.job = job
@@ -216,7 +216,7 @@ class _Thread(threading.Thread):
             runner.end(job, end)
 
     def interrupt(self, job: Job) -> bool:
-        """From another thread: raise `TimeLimitExceeded` in the handler. False where it has ended meanwhile."""
+        """Raise `TimeLimitExceeded` in the handler, from another thread. False if it has ended already."""
         with self._interrupting:
             if self._limited is not job or self._interrupted is job or self.ident is None:
                 return False
@@ -225,7 +225,7 @@ class _Thread(threading.Thread):
             return True
 
     def give_up(self, job: Job) -> bool:
-        """From another thread: the job has ended without this one, which takes no other. False where it just ended."""
+        """Abandon this thread and its job, from another thread. False if the job has just ended."""
         with self._interrupting:
             if self.job is not job:
                 return False
@@ -234,7 +234,7 @@ class _Thread(threading.Thread):
             return True
 
     def _is_mine(self, job: Job) -> bool:
-        """Whether it is for this thread to say how the job ended. From then on nobody gives it up."""
+        """Return whether this thread reports the outcome of the job. If so, it can no longer be abandoned."""
         with self._interrupting:
             if self.is_abandoned:
                 return False
@@ -263,10 +263,10 @@ def _raise_in(thread: int, error: type[BaseException]) -> None:
 
 
 def raise_here(error: type[BaseException]) -> NoReturn:
-    """Raise it as another thread would, in place of one that is on its way here.
+    """Raise it as another thread would, to replace one that is pending in this thread.
 
-    CPython 3.11 can also take that back, but goes on looking for it: loops are slower, and the first function that is
-    traced or profiled in this process hangs. One that arrives ends that.
+    CPython 3.11 can also clear a pending one, but continues to check for it: loops are slower, and the first function
+    that is traced or profiled in this process hangs. One that arrives ends that.
     """
     while True:  # it may arrive in a finalizer that garbage collection runs here, and be swallowed there
         _raise_in(threading.get_ident(), error)
@@ -275,15 +275,15 @@ def raise_here(error: type[BaseException]) -> NoReturn:
 
 
 class _Loop:
-    """The event loop for coroutine functions, in a thread of its own."""
+    """The event loop for coroutine functions, in a separate thread."""
 
     def __init__(self, runner: ThreadRunner) -> None:
         self._runner = runner
         self._ready: deque[Job] = deque()
         self._created: dict[Job, asyncio.Task[None]] = {}
-        """Jobs that have a slot, and will begin when the loop gets to them."""
+        """Jobs that have a slot, and start when the loop reaches them."""
         self._running: dict[Job, asyncio.Task[None]] = {}
-        """Whoever takes a job out of here, in one step, is the one who says how it ended."""
+        """Running jobs. The thread that removes one, which is atomic, reports its outcome."""
         self._free = list(range(runner.slots, 2 * runner.slots))
         self._late: set[Job] = set()
         self._loop = asyncio.new_event_loop()
@@ -292,16 +292,16 @@ class _Loop:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """From any thread."""
+        """Queue jobs for the loop. From any thread."""
         self._ready.extend(jobs)
         self._loop.call_soon_threadsafe(self._begin)
 
     def running(self) -> list[Job]:
-        """From any thread."""
+        """Return the jobs that run now. From any thread."""
         return list(self._running)
 
     def cancel_queued(self) -> list[Job]:
-        """From any thread: popping is atomic."""
+        """Remove and return the jobs that have not started. From any thread: popping is atomic."""
         taken = [job for job in list(self._created) if self._created.pop(job, None) is not None]
         with contextlib.suppress(IndexError):
             while True:
@@ -309,7 +309,7 @@ class _Loop:
         return taken
 
     def interrupt(self, job: Job, failure: Failure) -> None:
-        """From any thread: cancel it, if it still runs."""
+        """Cancel a job, if it still runs, and abandon it if it does not end. From any thread."""
         if job not in self._running or job in self._late:
             return
         self._late.add(job)
@@ -317,13 +317,13 @@ class _Loop:
         threading.Timer(STOPPING_SECONDS, self._press, (job, failure)).start()
 
     def revoke(self, job: Job) -> None:
-        """From any thread: cancel it, if it still runs. One that goes on all the same has its slot until it ends."""
+        """Cancel a job, if it still runs. From any thread. One that continues keeps its slot until it ends."""
         if job in self._running:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._cancel, job)
 
     def close(self, jobs_too: bool) -> list[Job]:
-        """Wait for what runs, unless it is not to be waited for; then end the loop."""
+        """Wait for what runs, unless `jobs_too` is set; then end the loop. Returns the jobs that still run."""
         if not jobs_too:
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         left = self.running()
@@ -355,7 +355,7 @@ class _Loop:
 
     async def _perform(self, job: Job, slot: int) -> None:
         task = self._created.pop(job, None)
-        if task is None:  # it was taken back
+        if task is None:  # the job was cancelled
             self._free.append(slot)
             return
         self._running[job] = task
@@ -364,7 +364,7 @@ class _Loop:
         self._runner.begin(job, slot)
         performance = self._runner.perform(job)
         end = await performance.run_async(lambda: job in self._late)
-        if self._running.pop(job, None) is not None:  # else it was given up
+        if self._running.pop(job, None) is not None:  # else it was abandoned
             self._free.append(slot)
             self._runner.end(job, end)
         self._begin()
@@ -374,8 +374,8 @@ class _Loop:
             task.cancel()
 
     def _press(self, job: Job, failure: Failure) -> None:
-        """In a thread of its own: it should have ended. Where not even the word to do so arrived, some handler keeps
-        the loop from going on, and is interrupted as if it were in a thread."""
+        """Abandon a cancelled job that has not ended, in the thread of a timer. If not even the cancellation arrived, a
+        handler blocks the loop: first interrupt that one, as if it were in a thread."""
         task = self._running.get(job)
         if task is not None and not task.cancelling():
             _raise_in(self._thread.ident or 0, TimeLimitExceeded)

@@ -1,4 +1,4 @@
-"""A worker: takes items from queues, runs their tasks, and says how they ended."""
+"""A worker: it leases items from queues, runs their tasks, and settles their outcomes."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _log = events.logger("redrive.worker")
 
 
 class Worker:
-    """Runs the tasks of an app.
+    """A worker that runs the tasks of an app.
 
     queues: their names; every queue that the app declares by default.
-    concurrency: how many functions run at once in threads, and how many coroutines on the event loop.
-    processes: instead, so many processes, each of which runs one item at a time. A handler that takes its process with
-    it then harms nobody else. Needs `spec`, by which a process finds the app: "module:attribute". memory_limit: bytes
-    that each of them can have; max_items_per_child: after so many items it is replaced by a fresh one.
-    metrics: whether the broker's metrics tell of this worker too.
-    runner: what runs the items, whatever they are, instead of the tasks of the app, `concurrency` of them at once.
-    shutdown_timeout: how long `stop` waits for what runs. What still runs then is given back, and not counted.
+    concurrency: number of functions that run concurrently in threads, and of coroutines on the event loop.
+    processes: number of child processes to use instead, each of which runs one item at a time. A handler that ends its
+    process then affects no other item. Needs `spec`, by which a process imports the app: "module:attribute".
+    memory_limit: bytes that each of them can have; max_items_per_child: number of items after which one is replaced.
+    metrics: whether the broker's metrics include this worker.
+    runner: a runner of items of any kind, instead of the tasks of the app, `concurrency` of them concurrently.
+    shutdown_timeout: time that `stop` waits for what runs. What still runs then is returned, and not counted.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Worker:
         self._is_stopping = threading.Event()
         self._at_once = self._is_patient = False
         self.is_finishing = False
-        """It leases nothing more, now and ever, and waits for what runs."""
+        """True if it leases nothing more, and waits for what runs."""
         self._runs_tasks = runner is None
         self._runner: Runner
         self._slots = processes or concurrency
@@ -104,16 +104,16 @@ class Worker:
             clock = self.broker.core.clock
             self._runner = ThreadRunner(app, concurrency, self._is_stopping.is_set, in_flight_log, clock)
         self.has_settled_all = False
-        """Once it has ended: whether it holds nothing any more. The store may not have taken what it gave back."""
+        """True if it has ended and holds no leases. The store may not have accepted what it returned."""
         self._hooks = HookCaller()
         self._metrics: Metrics | None = self.broker.metrics if metrics else None
         self._thread: threading.Thread | None = None
         self._completed = self._not_completed = 0
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Work in this thread until `stop`, or until there is nothing to do.
+        """Work in this thread until `stop`, or with `until_idle`, until there is nothing to do.
 
-        One that is idle because a queue refused it, and not because there was nothing, raises that refusal in the end.
+        Raises the refusal of a queue at the end, if it is idle because of that.
         """
         app, broker = self.app, self.broker
         app.check()
@@ -165,13 +165,13 @@ class Worker:
                 raise refusal
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Lease nothing more, finish what runs, and end. From any thread; a second time, or `at_once`: do not wait."""
+        """Lease nothing more, finish what runs, and end. From any thread. A second call, or `at_once`: do not wait."""
         self._at_once = at_once or (self._is_stopping.is_set() and not self._is_patient)
         self._is_patient = False
         self._begin_to_stop()
 
     def drain(self) -> None:
-        """Lease nothing more, and end when what runs has finished, however long that takes. `stop` still hastens it."""
+        """Lease nothing more, finish what runs without a timeout, and end. A later `stop` starts the timeout."""
         self._is_patient = not self._is_stopping.is_set()
         self._begin_to_stop()
 
@@ -181,7 +181,7 @@ class Worker:
             dispatcher.stop()
 
     def _check_work(self) -> None:
-        """Raise where there would be nothing to run, or nothing but items that no task takes."""
+        """Raise InvalidInput if the app has no task, or a queue is neither declared nor in the store."""
         if not self._runs_tasks:
             return
         if not self.app.tasks:
@@ -217,7 +217,7 @@ class Worker:
         self.has_settled_all = finished or dispatcher.return_running("its worker was stopped while it ran")
 
     def _on_settled(self, ended: Sequence[Ended]) -> None:
-        """What the store made of some ends: into the metrics, the log and the hooks."""
+        """Record settled outcomes in metrics and log, and call the hooks."""
         with events.together():
             for job, end, settled in ended:
                 self._record(job, end, settled)
@@ -230,7 +230,7 @@ class Worker:
                 self._hooks.call(job, getattr(end, "failure", None), settled)
 
     def _record(self, job: Job, end: Outcome, settled: Settled | RedriveError) -> None:
-        """Count an end and log it. Work that is done needs no words."""
+        """Count an outcome, and log it unless the item completed or was returned."""
         if self._metrics is not None and job.began_at is not None:
             labels = (job.lease.queue, "" if job.task is None else job.task.name, outcome_name(end))
             self._metrics.observe(HANDLER_SECONDS, labels, job.duration)
@@ -255,7 +255,7 @@ class Worker:
             )
 
     def _watched(self, dispatcher: Dispatcher) -> list[Sample]:
-        """What there is to see now, for whoever reads the metrics."""
+        """Return the current values of the gauges of this worker."""
         running, in_hand = len(self._runner.running()), len(dispatcher.jobs())
         samples = [(RUNNING, running), (BUFFERED, max(0, in_hand - running)), (SLOTS, self._runner.slots)]
         return [Sample(metric, (), value) for metric, value in samples]
@@ -268,12 +268,12 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._is_stopping.is_set():  # a second time would mean: at once
+        if not self._is_stopping.is_set():  # a second call would not wait
             self.stop()
         assert self._thread is not None
         self._thread.join()
 
 
 def worker_name() -> str:
-    """A name that no other worker has: host, process, and something drawn."""
+    """Return a name that no other worker has: host, process id, and a random part."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"

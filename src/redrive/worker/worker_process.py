@@ -33,9 +33,9 @@ from redrive.worker.program import RunnableWorker, WorkerProgram
 from redrive.worker.worker import Worker
 
 EXIT_BAD_APP = 78
-"""The exit code of a worker that could not begin, because of what it was told to do."""
+"""The exit code of a worker that could not start because its app or its options are invalid."""
 EXIT_UNAUTHORIZED = 77
-"""The exit code of a worker that the server does not let begin, or lease."""
+"""The exit code of a worker that the server does not allow to start, or to lease."""
 EXIT_NO_QUEUE = 66
 """The exit code of a worker whose queue does not exist."""
 UNAVAILABLE = 69
@@ -44,7 +44,7 @@ _log = events.logger("redrive.worker")
 
 
 def main() -> int:
-    """What `python -m redrive.worker.worker_process` does. Gives the exit code."""
+    """Run `python -m redrive.worker.worker_process`, and return the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ignore_signal)
     channel: Channel[ToWorker] = Channel(socket.socket(fileno=int(sys.argv[1])), ToWorker)
@@ -71,7 +71,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def opened_program(launch: WorkerLaunch) -> Iterator[WorkerProgram]:
-    """Import what the launch names. Its brokers are closed at the end."""
+    """Import and yield the program that the launch names. Its brokers are closed at the end."""
     try:
         found = load_program(launch.app, launch.url)
     except (AccessError, NotFound, InvalidInput, *RETRYABLE_STORE_ERRORS):
@@ -89,7 +89,7 @@ def opened_program(launch: WorkerLaunch) -> Iterator[WorkerProgram]:
 
 
 def _check(program: WorkerProgram, launch: WorkerLaunch) -> None:
-    """Raise where the stores of the program are its own: nobody could put anything for this process to run."""
+    """Raise InvalidInput if the stores are in the memory of this process: no other process could put items to them."""
     if all(broker.durability().level == "none" for broker in program.brokers):
         raise InvalidInput(
             f"{launch.app} runs on memory://, which no other process can put to; {program.CHANGE_OF_STORE}"
@@ -102,10 +102,10 @@ def _work(program: WorkerProgram, launch: WorkerLaunch, listener: Listener) -> i
     listener.attach(worker)
     try:
         with serving_metrics(program.brokers, launch):
-            gc.freeze()  # collections then pass over what was imported, which stays
+            gc.freeze()  # the collector then skips what was imported, which stays
             worker.run(until_idle=launch.until_idle)
     except (AccessError, NotFound, InvalidInput):
-        if worker.has_settled_all:  # it was refused at the end, with nothing in hand
+        if worker.has_settled_all:  # it was refused at the end, and holds no leases
             in_flight_log.finish(True)
         raise
     in_flight_log.finish(worker.has_settled_all)
@@ -114,7 +114,7 @@ def _work(program: WorkerProgram, launch: WorkerLaunch, listener: Listener) -> i
 
 @contextlib.contextmanager
 def serving_metrics(brokers: Sequence[Broker], launch: WorkerLaunch) -> Iterator[None]:
-    """Serve metrics in the meantime, if the launch asks for it."""
+    """Serve metrics within this, if the launch asks for it."""
     if launch.metrics_port is None:
         yield
         return
@@ -165,7 +165,7 @@ class AppProgram(WorkerProgram):
 
 
 class Listener:
-    """Hears the word to stop, at any time, and passes it on to the worker once there is one."""
+    """The receiver of requests to stop, at any time. It passes them on to the worker once that exists."""
 
     def __init__(self, channel: Channel[ToWorker]) -> None:
         self._channel = channel
@@ -175,7 +175,7 @@ class Listener:
         threading.Thread(target=self._listen, name="redrive-supervisor", daemon=True).start()
 
     def attach(self, worker: RunnableWorker) -> None:
-        """From now on it is this one that is to stop."""
+        """Set the worker to stop, and stop it if a request has come before."""
         with self._lock:
             self._worker = worker
             if self._told is not None:
@@ -208,7 +208,7 @@ def _settle(program: WorkerProgram, left: tuple[str, ...]) -> None:
 
 
 def _ignore_signal(number: int, frame: object) -> None:
-    """The supervisor decides."""
+    """Do nothing: the supervisor decides when a worker stops."""
 
 
 if __name__ == "__main__":

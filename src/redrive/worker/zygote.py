@@ -66,9 +66,9 @@ def run_child(
     parent: int,
     memory_limit: int | None,
 ) -> NoReturn:
-    """Be a child until the other end of the connection is closed, or says stop. Never returns to its caller.
+    """Work as a child until the other end of the connection is closed, or sends a stop. Never returns.
 
-    begin: records, where it outlives this process, which item is started.
+    begin: records which item is started, where that survives this process.
     """
     code = 1
     try:
@@ -90,7 +90,7 @@ def run_child(
 def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[Token, str], None]) -> None:
     pid = os.getpid()
     while (delivery := inbox.take()) is not None:
-        # While an item runs nothing comes through the channel but the word to stop, or the end of the worker.
+        # While an item runs, only a request to stop or the end of the worker comes through the channel.
         lease, lock = delivery.lease, ItemLock(delivery.lease.id)
         report = JobReport(lease.token, Returned(), 0.0)
         if _has_turn(lock, lease, channel):
@@ -101,7 +101,7 @@ def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[To
         if os.getpid() != pid:
             leave_copy()
         lock.release()
-        # It is out of this process before the next item starts: that may end this process, and this one has ended.
+        # The report is sent before the next item starts, which may end this process.
         try:
             _send(channel, report)
         except OSError:
@@ -109,7 +109,7 @@ def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[To
 
 
 def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
-    """Wait until no other run of the item lives on this host. False: it is to stop before that."""
+    """Wait until no other run of the item is alive on this host. False if this is to stop before that."""
     try:
         if lock.take():
             return True
@@ -118,7 +118,7 @@ def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
             if channel.has_more():
                 return False
             time.sleep(POLL_SECONDS)
-    except OSError as error:  # rather without a lock than not at all
+    except OSError as error:  # it is better to run without a lock than not at all
         _log.warning("run_not_locked", item=lease.id, error=str(error))
     return True
 
@@ -128,20 +128,20 @@ def _send(channel: Channel[ToChild], report: JobReport) -> None:
         channel.send(report, wait=True)
     except OSError:
         raise
-    except Exception as error:  # what the handler gave cannot be encoded
+    except Exception as error:  # what the handler returned cannot be encoded
         failed = Failed(failure_from_exception(error))
         channel.send(JobReport(report.token, failed, report.seconds), wait=True)
 
 
 def _prepare(parent: int, memory_limit: int | None) -> None:
-    # A group of its own: a signal to the worker's does not reach it, and what it starts can be ended with it.
+    # A separate group: a signal to that of the worker does not reach it, and what it starts can be ended with it.
     os.setpgid(0, 0)
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before
             os._exit(0)
-    # A service manager that stops a service signals all of its processes; whether the item is finished is for the
-    # worker to say. Handlers and not SIG_IGN, which programs that an item starts would inherit.
+    # A service manager that stops a service signals all of its processes; the worker decides whether the item is
+    # finished. Handlers and not SIG_IGN, which programs that an item starts would inherit.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, ignore_signal)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -156,7 +156,7 @@ def ignore_signal(number: int, frame: object) -> None:
 
 
 class Zygote:
-    """Forks children of an app and reports their deaths."""
+    """The process that forks children of an app, and reports their exits."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._channel: Channel[ToZygote] = Channel(connection, ToZygote)
@@ -167,7 +167,7 @@ class Zygote:
         self._in_flight_log: InFlightLog
 
     def run(self) -> None:
-        """Until the worker is gone."""
+        """Serve until the worker is gone."""
         setup = self._channel.wait()
         if not isinstance(setup, ZygoteSetup):
             return
@@ -177,14 +177,14 @@ class Zygote:
             signal.signal(number, ignore_signal)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        events.configure()  # what tasks log in their processes is seen as it is in threads
+        events.configure()  # tasks log in their processes as they do in threads
         app = self._imported(setup)
         if app is None:
             return
         try:
             self._serve(app)
         finally:
-            signal.set_wakeup_fd(-1)  # from here on nobody reads what it would be told
+            signal.set_wakeup_fd(-1)  # from here on its socket is not read
             for pid in self._children:
                 _kill_group(pid)
 
@@ -202,9 +202,9 @@ class Zygote:
             names = ", ".join(thread.name for thread in threading.enumerate()[1:4])
             print(f"redrive: {setup.app} starts threads when it is imported ({names}): children do not have them, and "
                   f"may hang where those held a lock", file=sys.stderr)  # fmt: skip
-        with contextlib.suppress(Exception):  # the item that needs what is wrong will say so
-            app.check()  # what it makes for each task, no child has to make again
-        # What is there now is there to stay: the collector need not touch, and so copy, it in each child.
+        with contextlib.suppress(Exception):  # an item of the invalid task will report it
+            app.check()  # makes the decoders of all tasks, so that no child has to make them
+        # All objects stay from here on: the collector must not touch them, which would copy them in each child.
         gc.collect()
         gc.freeze()
         self._channel.send(ZygoteReady(), wait=True)
@@ -249,7 +249,7 @@ class Zygote:
             run_child(app, connection, queue, begin, parent, self._setup.memory_limit)
         connection.close()
         queue.close()
-        with contextlib.suppress(OSError):  # the child does it too: whoever is first
+        with contextlib.suppress(OSError):  # the child does it too, and may be first
             os.setpgid(pid, pid)
         self._children.add(pid)
         self._channel.send(Forked(fork.number, pid), wait=True)
@@ -270,13 +270,13 @@ class Zygote:
 
 
 def _kill_group(pid: int) -> None:
-    """End a child and what it started: its group has its id."""
+    """Kill a child and what it started: its group has its id."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def main() -> None:
-    """What `python -m redrive.worker.zygote` does."""
+    """Run `python -m redrive.worker.zygote`."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
         Zygote(socket.socket(fileno=int(sys.argv[2]))).run()
 

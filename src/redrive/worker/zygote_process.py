@@ -1,4 +1,4 @@
-"""A zygote as the worker that started it sees it."""
+"""The worker's side of a zygote that it started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redrive.worker.ipc import (
 )
 
 ENDING_SECONDS = 5.0
-"""How long a zygote is given to end by itself."""
+"""Seconds for a zygote to end before it is killed."""
 
 
 class ZygoteProcess:
@@ -44,24 +44,24 @@ class ZygoteProcess:
         self.started_at = time.monotonic()
         self.is_ready = False
         self.problem: str | None = None
-        """Why it cannot fork."""
-        with contextlib.suppress(OSError):  # it is gone; `receive` says so
+        """Reason for which it cannot fork."""
+        with contextlib.suppress(OSError):  # it is gone; `receive` reports that
             self._channel.send(setup, wait=True)
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the descriptor, for a selector."""
         return self._channel.fileno()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone."""
+        """True if it has ended."""
         return self._channel.has_ended
 
     def fork(self, slot: int, queue: ChildQueue) -> tuple[int, socket.socket]:
-        """Ask for a child that takes from the queue. Gives the number that `Forked` will name, and our end of its
+        """Ask for a child that takes from the queue. Returns the number that `Forked` will name, and our end of its
         socket.
 
-        Raises OSError where the zygote is gone.
+        Raises OSError if the zygote is gone.
         """
         ours, theirs = socket.socketpair()
         number = next(self._numbers)
@@ -74,7 +74,7 @@ class ZygoteProcess:
         return number, ours
 
     def kill(self, pid: int) -> None:
-        """End a child now. The zygote does it, because it alone knows that the id is still that child's."""
+        """Kill a child. The zygote does it, because only the zygote knows that the id is still that child's."""
         try:
             self._channel.send(Kill(pid), wait=True)
         except OSError:  # where it died its children do too; but not on every system
@@ -82,7 +82,7 @@ class ZygoteProcess:
                 os.killpg(pid, signal.SIGKILL)
 
     def receive(self) -> list[Forked | ChildExited]:
-        """What it has to say of its children."""
+        """Return what it reports of its children."""
         frames: list[Forked | ChildExited] = []
         for frame in self._channel.receive():
             match frame:
@@ -95,7 +95,7 @@ class ZygoteProcess:
         return frames
 
     def close(self) -> None:
-        """Let it end, with its children, and wait for that."""
+        """Close the connection, which ends it and its children, and wait for that, ENDING_SECONDS at most."""
         self._channel.close()
         try:
             self._process.wait(ENDING_SECONDS)

@@ -1,2 +1,2 @@
 # Generated from broker/async_api/__init__.py by tools/blocking_api.py; edit that file.
-"""The methods of `Broker`, by what they are for."""
+"""The methods of `Broker`, by topic."""

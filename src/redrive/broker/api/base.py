@@ -1,4 +1,4 @@
-"""What all methods of `Broker` share: how a flow is run."""
+"""The base of all methods of `Broker`: the driver of flows in a thread."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Given = TypeVarTuple("_Given")
 
 
 class BrokerBase:
-    """Runs flows in the calling thread. `AsyncBrokerBase` has the same methods.
+    """The driver of flows in the calling thread. `AsyncBrokerBase` has the same methods.
 
-    The public ones are for packages that are built on the broker: docs/internals/ARCHITECTURE.md.
+    Its public methods are for packages that are built on the broker: docs/internals/ARCHITECTURE.md.
     """
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        """What flows take: the store, and what is around it."""
+        """The argument of flows: the store and everything around it."""
 
     def submit(self, call: Call) -> Any:
         """Commit one call, without a flow, and return its result. Raises if it was refused."""
@@ -32,10 +32,10 @@ class BrokerBase:
         return run(self.core, flow)
 
     run_flow_in_thread = run_flow
-    """A caller that blocks is a thread."""
+    """The same as `run_flow`: a blocking caller already has its thread."""
 
     run_flow_to_end = run_flow
-    """A call that blocks is not cancelled."""
+    """The same as `run_flow`: a blocking call is not cancelled."""
 
     def _read_ahead(self, query: Query) -> Any:
         return self.core.read(query)

@@ -1,5 +1,5 @@
 # Generated from broker/async_api/handle.py by tools/blocking_api.py; edit that file.
-"""A queue of a `Broker`, so that its name is written once."""
+"""A handle on one queue of a `Broker`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QueueHandle:
         return self._broker.put(self.name, value, transaction=transaction, **options)
 
     def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
-        """Put all of them, or none."""
+        """Put all values, or none."""
         return self._broker.put_many(self.name, values, transaction=transaction)
 
     def lease(
@@ -42,19 +42,19 @@ class QueueHandle:
         lease_timeout: DurationInput | None = None,
         worker: str | None = None,
     ) -> list[Lease]:
-        """Up to `limit` items, in order; waits up to `wait` for the first one."""
+        """Lease up to `limit` items, in order; wait up to `wait` for the first one."""
         return self._broker.lease(self.name, limit, wait=wait, lease_timeout=lease_timeout, worker=worker)
 
     def get(self) -> Queue:
-        """The queue with its settings."""
+        """Return the queue with its settings."""
         return self._broker.get_queue(self.name)
 
     def stats(self) -> QueueStats:
-        """Counts by status, the oldest ready item, and totals for rates."""
+        """Return counts by status, the oldest ready item, and totals for rates."""
         return self._broker.stats(self.name)
 
     def find_by_key(self, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """The items that a put under these idempotency keys would be duplicates of; None if there is no such item."""
+        """Find the items that puts under these idempotency keys would be duplicates of; None if no such item exists."""
         return self._broker.find_by_key(self.name, keys, redacted=redacted)
 
     def find(
@@ -66,17 +66,17 @@ class QueueHandle:
         redacted: bool = True,
         **conditions: Unpack[QueueConditions],
     ) -> Page:
-        """A page of items of this queue that match."""
+        """Find items of this queue that match, one page at a time."""
         return self._broker.find(
             order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
         )
 
     def count(self, **conditions: Unpack[QueueConditions]) -> int:
-        """How many items of this queue match."""
+        """Count the items of this queue that match."""
         return self._broker.count(queue=self.name, **conditions)
 
     def groups(self, *, limit: int = 100) -> tuple[Group, ...]:
-        """The dead letters of this queue by what they died of, the largest group first."""
+        """Return the dead letters of this queue grouped by cause of death, the largest group first."""
         return self._broker.groups(self.name, limit=limit)
 
     def feed(
@@ -87,7 +87,7 @@ class QueueHandle:
         kinds: str | Iterable[str] | None = None,
         limit: int = 100,
     ) -> FeedPage:
-        """What happened in this queue, oldest first."""
+        """Read the events of this queue, oldest first."""
         return self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
     def start_operation(self, verb: str, **options: Unpack[QueueOperationOptions]) -> Operation:
@@ -95,5 +95,5 @@ class QueueHandle:
         return self._broker.start_operation(verb, queue=self.name, **options)
 
     def plan_operation(self, verb: str, **options: Unpack[QueuePlanConditions]) -> OperationPlan:
-        """What `start_operation` would do, without doing it."""
+        """Return what `start_operation` would do, without doing it."""
         return self._broker.plan_operation(verb, queue=self.name, **options)

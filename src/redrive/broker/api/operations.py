@@ -18,14 +18,14 @@ from redrive.model.options import PlanConditions, StartOptions
 
 
 class OperationMethods(BrokerBase):
-    """Change many items at once, and see how that goes."""
+    """Methods to start, watch and control changes of many items."""
 
     @lists_options(StartOptions)
     def start_operation(self, verb: str, where: Filter | None = None, **options: Unpack[StartOptions]) -> Operation:
         """Change all items that match now: retry, redrive, undo, move, bury, archive, restore or purge them.
 
         The filter or the conditions are those of `find`; without a status, the one that the verb is for. The operation
-        lives in the store: the maintenance of any broker drives it, and it goes on after a crash.
+        is kept in the store: the maintenance of any broker runs it, and it continues after a crash.
         """
         return self.run_flow(operations.start_operation(self.core, verb, where, **options))
 
@@ -33,35 +33,35 @@ class OperationMethods(BrokerBase):
     def plan_operation(
         self, verb: str, where: Filter | None = None, **options: Unpack[PlanConditions]
     ) -> OperationPlan:
-        """What `start_operation` would do, item by item, without doing it."""
+        """Return what `start_operation` would do, item by item, without doing it."""
         return self.run_flow(operations.plan_operation(self.core, verb, where, **options))
 
     def get_operation(self, id: str) -> Operation:
-        """An operation as it stands."""
+        """Return the current state of an operation."""
         return self.run_flow(operations.get(self.core, id))
 
     def list_operations(self, *, unfinished: bool = False, limit: int = 100) -> tuple[Operation, ...]:
-        """Operations, newest first; those that have not ended only, with `unfinished`."""
+        """List operations, newest first; with `unfinished`, only those that have not ended."""
         return self.run_flow(operations.list_all(self.core, unfinished, limit))
 
     def pause_operation(self, id: str, *, actor: str | None = None) -> Operation:
-        """Let an operation make no more steps until it is resumed."""
+        """Pause an operation: it makes no more steps until it is resumed."""
         return self.run_flow(operations.pause(self.core, id, actor))
 
     def resume_operation(self, id: str, *, skip_canaries: bool = False, actor: str | None = None) -> Operation:
-        """Let an operation go on where it was paused. `skip_canaries`: wait for its canaries no longer."""
+        """Resume a paused operation. `skip_canaries`: do not wait for its canaries any longer."""
         return self.run_flow(operations.resume(self.core, id, skip_canaries, actor))
 
     def cancel_operation(self, id: str, *, actor: str | None = None) -> Operation:
-        """End an operation. What it has changed stays changed; `undo_operation` takes that back."""
+        """Cancel an operation. Items that it has changed stay changed; `undo_operation` reverts them."""
         return self.run_flow(operations.cancel(self.core, id, actor))
 
     def set_operation_rate(self, id: str, rate: float, *, actor: str | None = None) -> Operation:
-        """Set how fast an operation is: at most this many items per second from now on."""
+        """Limit the rate of an operation: at most this many items per second from now on."""
         return self.run_flow(operations.set_operation_rate(self.core, id, rate, actor))
 
     def undo_operation(self, id: str, *, actor: str | None = None) -> Operation:
-        """Start the operation that takes another back: what nobody has worked on since is again as it was."""
+        """Start the operation that reverses another, for the items that it changed and that are unchanged since."""
         return self.run_flow(operations.undo_operation(self.core, id, actor))
 
     def run_operation(
@@ -72,10 +72,10 @@ class OperationMethods(BrokerBase):
         progress: Callable[[Operation], object] | None = None,
         at_once: int = BATCH_SIZE,
     ) -> Operation:
-        """Make the steps of an operation here and now, until it has ended, waits for canaries, or is paused.
+        """Run the steps of an operation in this process, until it has ended, waits for canaries, or is paused.
 
-        With `wait` it waits for the canaries too, and ends after that long at the latest. `progress` is called with the
-        operation after each step of `at_once` items at most. Not needed where a maintenance runs; both may do it at
-        once.
+        With `wait` it also waits for the canaries, and returns after that time at the latest. `progress` is called with
+        the operation after each step of up to `at_once` items. Not needed if a maintenance runs; both may run
+        concurrently.
         """
         return self.run_flow(operations.run_operation(self.core, id, wait, progress, at_once))

@@ -16,28 +16,28 @@ from redrive.model.queue_options import QueueOptions
 
 
 class QueueMethods(BrokerBase):
-    """Create, change, list and watch queues."""
+    """Methods to create, change, list and monitor queues."""
 
     @lists_options(QueueOptions)
     def create_queue(self, name: str, **settings: Unpack[QueueOptions]) -> Queue:
-        """Create a queue. The same settings again are no error."""
+        """Create a queue. Idempotent with the same settings."""
         return self.run_flow(queues.create(self.core, name, settings))
 
     @lists_options(QueueOptions)
     def update_queue(self, name: str, *, actor: str | None = None, **settings: Unpack[QueueOptions]) -> Queue:
-        """Change settings of a queue. They hold from the next failure on, without a restart."""
+        """Change settings of a queue. They apply from the next failure on, without a restart."""
         return self.run_flow(queues.update(self.core, name, settings, actor))
 
     def get_queue(self, name: str) -> Queue:
-        """A queue with its settings."""
+        """Return a queue with its settings."""
         return self.run_flow(queues.get(self.core, name))
 
     def list_queues(self) -> tuple[Queue, ...]:
-        """All queues of the namespace, by name."""
+        """List all queues of the namespace, by name."""
         return self.run_flow(queues.list_all())
 
     def delete_queue(self, name: str, *, confirm: int | None = None, actor: str | None = None) -> int:
-        """Remove a queue and what is in it. `confirm` is how many you mean. Returns how many went."""
+        """Delete a queue and its items. `confirm` is the expected number of items. Returns how many were deleted."""
         return self.run_flow(queues.delete(self.core, name, confirm, actor))
 
     def clear_queue(
@@ -52,11 +52,11 @@ class QueueMethods(BrokerBase):
         actor: str | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> ClearResult:
-        """Drop the items of a queue, or of all with None, that have one of these statuses. Leased ones stay.
+        """Drop the items of a queue, or of all queues with None, that have one of these statuses. Leased ones stay.
 
-        final: remove them permanently, and not into the archive for keep_dropped. older_than: only items that were put
-        so long ago, or that died, were completed or archived then. confirm: how many items you mean; another number is
-        refused. dry_run: only count them. progress: called with how many are done.
+        final: delete them permanently, instead of into the archive for keep_dropped. older_than: only items that were
+        put, died, were completed or were archived at least that long ago. confirm: the expected number of items;
+        another number is refused. dry_run: only count them. progress: called with the number of items done.
         """
         flow = clearance.clear_queue(
             self.core,
@@ -72,17 +72,17 @@ class QueueMethods(BrokerBase):
         return self.run_flow(flow)
 
     def pause_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give no more leases from a queue. Puts, settles and the maintenance go on."""
+        """Pause a queue: it gives no more leases. Puts, settles and the maintenance continue."""
         return self.run_flow(queues.set_paused(self.core, name, True, actor))
 
     def resume_queue(self, name: str, *, actor: str | None = None) -> Queue:
-        """Give leases from a queue again."""
+        """Resume a paused queue: it gives leases again."""
         return self.run_flow(queues.set_paused(self.core, name, False, actor))
 
     def stats(self, queue: str) -> QueueStats:
-        """How many items of a queue are in each status; the oldest ready item, and totals for rates."""
+        """Count the items of a queue by status; also return the oldest ready item, and totals for rates."""
         return self.run_flow(queues.stats(queue))
 
     def list_stats(self, names: Iterable[str] | None = None) -> tuple[QueueStats, ...]:
-        """The same for all queues, by name, in one query; or for those of these names that exist, up to 1,000."""
+        """Return the `stats` of all queues, by name, in one query; or of up to 1,000 named ones, if they exist."""
         return self.run_flow(queues.list_stats(names))

@@ -1,1 +1,1 @@
-"""The methods of `AsyncBroker`, by what they are for."""
+"""The methods of `AsyncBroker`, by topic."""

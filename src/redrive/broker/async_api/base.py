@@ -1,4 +1,4 @@
-"""What all methods of `AsyncBroker` share: how a flow is run on an event loop."""
+"""The base of all methods of `AsyncBroker`: the driver of flows on an event loop."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _Given = TypeVarTuple("_Given")
 
 
 class _UncancelledTask(asyncio.Task[_T]):
-    """A task that runs to its end: a cancelled caller and the end of the event loop wait for it."""
+    """A task that cannot be cancelled: a cancelled caller, and the end of the event loop, wait for it."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         return False
 
 
 class _Known:
-    """An answer that is there when it is awaited."""
+    """An awaitable whose answer is already known."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -48,22 +48,22 @@ class _Known:
 
 
 class AsyncBrokerBase:
-    """Runs flows in the calling coroutine. `BrokerBase` has the same methods.
+    """The driver of flows in the calling coroutine. `BrokerBase` has the same methods.
 
-    The public ones are for packages that are built on the broker: docs/internals/ARCHITECTURE.md.
+    Its public methods are for packages that are built on the broker: docs/internals/ARCHITECTURE.md.
     """
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        """What flows take: the store, and what is around it."""
+        """The argument of flows: the store and everything around it."""
         self._ahead: set[asyncio.Future[Any]] = set()
-        """Queries that calls wait for which were made after them."""
+        """Queries that must be answered before the calls that are made after them."""
 
     def _read_ahead(self, query: Query) -> Awaitable[Any]:
-        """The answer to a query, from a thread: as it is before any call that is made here from now on."""
+        """Answer a query in a thread, with the state before any call that is made here from now on."""
         try:
             asked = asyncio.get_running_loop().run_in_executor(None, self.core.read, query)
-        except RuntimeError:  # no loop runs here that could be kept waiting
+        except RuntimeError:  # no event loop runs here that this could block
             return _Known(self.core.read(query))
         self._ahead.add(asked)
         asked.add_done_callback(self._ahead.discard)
@@ -111,7 +111,7 @@ class AsyncBrokerBase:
             flow.close()
 
     async def run_flow_to_end(self, flow: Flow[_T]) -> _T:
-        """Drive a flow to its end, even if this coroutine is cancelled: that is raised then."""
+        """Drive a flow to its end, even if this coroutine is cancelled; raise the cancellation after that."""
         cancelled: asyncio.CancelledError | None = None
         result: Any = None
         try:
@@ -142,22 +142,21 @@ class AsyncBrokerBase:
         return result  # type: ignore[no-any-return]  # what the flow returned
 
     def _start(self, step: Effect) -> asyncio.Future[Any]:
-        """Start a step, and return its future, which is not cancelled with what awaits it."""
+        """Start a step, and return its future, which stays uncancelled if the awaiting coroutine is cancelled."""
         if step.__class__ is TimedCommit and not self._ahead:
             return self.core.committer.submit_many((step.call,), uncancelled=True)
         return _UncancelledTask(self._take(step), loop=asyncio.get_running_loop())
 
     async def run_flow_in_thread(self, flow: Flow[_T]) -> _T:
-        """Drive a flow that only reads to its end in a thread: to take secrets out of large items takes time too."""
+        """Drive a read-only flow to its end in a thread: the redaction of large items takes time too."""
         return await self._in_thread(run, self.core, flow)
 
     async def _in_thread(self, work: Callable[[*_Given], _T], *given: *_Given) -> _T:
-        """What may take its time, out of the way of the event loop."""
+        """Run blocking work in a thread, so that it does not block the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *given)
 
     async def _commit_together(self, calls: Sequence[Call]) -> Commit:
-        """Commit calls in one transaction. If this coroutine is cancelled the moment leases come in, they are given
-        back."""
+        """Commit calls in one transaction. If this coroutine is cancelled as leases arrive, they are returned."""
         if self._ahead:
             await self._answered()
         future = self.core.committer.submit_many(calls)
@@ -186,8 +185,8 @@ class AsyncBrokerBase:
 
 
 def submit_to(broker: AsyncBrokerBase, call: Call, receiver: ResultReceiver) -> bool:
-    """Commit one call, without a coroutine. The receiver gets its result. False, and nothing is committed, where the
-    call has to wait for queries that were made before it."""
+    """Commit one call without a coroutine; the receiver gets its result. Return False, and commit nothing, if the call
+    has to wait for queries that were made before it."""
     if broker._ahead:
         return False
     broker.core.committer.submit_to(call, receiver)

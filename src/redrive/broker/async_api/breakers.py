@@ -10,10 +10,10 @@ from redrive.model.duration import DurationInput
 
 
 class AsyncBreakerMethods(AsyncBrokerBase):
-    """See, open and close circuit breakers. Queues open them by the rules of their setting `breakers`."""
+    """Methods to list, open and close circuit breakers. Queues open them by the rules of their setting `breakers`."""
 
     async def list_breakers(self, queue: str | None = None) -> tuple[BreakerStatus, ...]:
-        """Circuit breakers that are not closed, of one queue or all."""
+        """List the circuit breakers that are not closed, of one queue or all."""
         return await self.run_flow(breaker_control.list_breakers(self.core, queue))
 
     async def open_breaker(

@@ -1,6 +1,6 @@
-"""Work, as methods of `AsyncBroker`: put, lease, and how a delivery ends."""
+"""Deliveries, as methods of `AsyncBroker`: put, lease, extend and settle."""
 
-# One id is a text, and a text is a sequence of texts: the overload for one id is meant first.
+# A str is also a Sequence[str]: the overload for one id takes precedence.
 # mypy: disable-error-code="overload-overlap"
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from redrive.model.retry_policy import RetryInput
 
 
 class AsyncDeliveryMethods(AsyncBrokerBase):
-    """What programs and workers do all day."""
+    """Methods of producers and workers."""
 
     @lists_options(ItemOptions)
     async def put(self, queue: str, value: Any, *, transaction: Any = None, **options: Unpack[ItemOptions]) -> Receipt:
-        """Put one item. Bytes are stored as they are; any other value as JSON.
+        """Put one item. Bytes are stored unchanged; any other value as JSON.
 
-        `transaction` is a connection of yours to the same database with a transaction open: the item then exists if and
+        `transaction` is your own connection to the same database, with an open transaction: the item then exists if and
         only if that transaction commits.
         """
         put = deliveries.put_one(queue, value, options)
@@ -39,7 +39,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         return receipts[0]
 
     async def put_many(self, queue: str, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
-        """Put all of them, at most 10,000, or none. Each is a value, or a `new_item(value, …)` with its own options."""
+        """Put all values or none, at most 10,000. Each is a value, or a `new_item(value, …)` with its own options."""
         put = deliveries.put_call(queue, values)
         receipts: tuple[Receipt, ...] = (
             self.core.put_in_transaction(transaction, put) if transaction is not None else await self.submit(put)
@@ -60,11 +60,11 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         max_losses: int | None = None,
         retry: RetryInput | None = None,
     ) -> Receipt:
-        """Put work that has failed already, outside of any queue: it is born failed or dead, as its own `retry` and
-        limits say, or those of the queue.
+        """Put work that has already failed outside of any queue: the item starts as failed or dead, by its own `retry`
+        and limits, or by those of the queue.
 
-        A key that is known adds the failure to the item that is there. Where that is completed or gone, the failure is
-        a new item, which takes the key. Raises `ItemMoving` while it is on its way to another store.
+        If the idempotency key is known, the failure is added to that item. If that item is completed or deleted, the
+        failure is a new item, which takes over the key. Raises `ItemMoving` while that item moves to another store.
         """
         item = deliveries.new_item(
             value,
@@ -86,7 +86,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         lease_timeout: DurationInput | None = None,
         worker: str | None = None,
     ) -> list[Lease]:
-        """Up to `limit` items, in order; waits up to `wait` for the first one. An empty list when there is none."""
+        """Lease up to `limit` items, in order; wait up to `wait` for the first one. Returns [] if there is none."""
         return await self.run_flow(deliveries.lease(self.core, queue, limit, wait, lease_timeout, worker))
 
     @overload
@@ -115,15 +115,15 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         lease_timeout: DurationInput | None = None,
         worker: str | None = None,
     ) -> Any:
-        """Lease exactly these items, now: pending ones, also if they are not due, and failed ones before their time.
+        """Lease exactly these items, now: pending and failed ones, even if they are not due.
 
-        One id gives its lease, and a refusal is raised. Several give a list, with a lease or an error for each.
-        With `include_dead`, dead items too: such an item is completed, or dead again as it was.
+        One id returns its lease, or raises the refusal. Several return a list, with a lease or an error for each.
+        With `include_dead`, dead items too: such an item is completed, or dead again with the same last death.
         """
         return await self.run_flow(deliveries.lease_by_id(ids, include_dead, lease_timeout, worker))
 
     async def extend(self, lease: Lease | Token, timeout: DurationInput | None = None) -> Instant:
-        """Hold on to an item for `timeout` from now, or the queue's lease_timeout. Returns the new deadline."""
+        """Extend a lease to `timeout` from now, by default the queue's lease_timeout. Returns the new deadline."""
         answer: Instant = await self.submit(deliveries.extend_call(lease, timeout))
         return answer
 
@@ -135,19 +135,19 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         puts: Iterable[tuple[str, Any]] = (),
         keep_result: DurationInput | None = None,
     ) -> Settled:
-        """The work is done. `puts` are (queue, value or new_item) put in the same transaction, with the result.
+        """Complete an item. `puts` are (queue, value or new_item), put in the same transaction as the result.
 
-        `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` gives it for
-        `keep_result`, whether the item is kept or not.
+        `get(id).result.value` is the result, for as long as the queue's keep_completed says; `result(id)` returns it
+        for `keep_result`, even if the item is not kept.
         """
         answer: Settled = await self.submit(deliveries.complete_call(lease, result, puts, keep_result))
         return answer
 
     async def result(self, id: str) -> KeptResult | None:
-        """What the work on an item gave, as it is: `result(id).value`. None where it is not done, or nothing was kept.
+        """Return the result that `complete` kept for an item, unredacted: `result(id).value`. None if none is kept.
 
-        The id is any that the item had, as the one in the receipt of its put. The result names the queue in which the
-        item was completed (`queue`), and the one that it was put to if it moved (`put_to`).
+        Any id that the item had finds it, such as the one in the receipt of its put. The result names the queue in
+        which the item was completed (`queue`), and the one that it was put to if it moved (`put_to`).
         """
         return await self.run_flow(deliveries.result(id))
 
@@ -159,7 +159,7 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
         final: bool = False,
         verdict: Verdict | None = None,
     ) -> Settled:
-        """The work failed: retried or dead, as the queue's settings say. `final` means never again.
+        """Report that the work failed: the item is retried or dead, by the queue's settings. `final`: no more retries.
 
         `verdict` decides instead of the settings: `RetryVerdict.after("30s")` or `Dead(reason)`.
         """
@@ -168,21 +168,21 @@ class AsyncDeliveryMethods(AsyncBrokerBase):
     async def release(
         self, lease: Lease | Token, *, delay: DurationInput = 0, counted: bool = True, error: str | None = None
     ) -> Settled:
-        """Give the item back. Counted: the attempt is spent and the item goes to the tail after `delay`.
+        """Release an item. Counted: the attempt is spent, and the item goes to the end of the queue after `delay`.
 
-        Not counted: it never ran, and takes its old place.
+        Not counted: the item never ran, and returns to its old position.
         """
         return await self.run_flow(settle.release(self.core, lease, delay, counted, error))
 
     async def bury(
         self, lease: Lease | Token, *, note: str | None = None, error: BaseException | Failure | None = None
     ) -> Settled:
-        """Make the item dead, whatever its counters say."""
+        """Make an item dead, regardless of its counters."""
         return await self.run_flow(settle.bury(self.core, lease, note, error))
 
     async def report_lost(self, lease: Lease | Token, error: Failure | str) -> Settled:
-        """The worker that held it is gone, and somebody knows it before the lease runs out: one loss, counted at once.
+        """Report that the worker of a lease is gone, before the lease expires: one loss is counted immediately.
 
-        `error` is what is known of its end; where the item dies of it, that is the cause.
+        `error` describes the end of the worker; it is the cause of death if the item dies of this loss.
         """
         return await self.run_flow(settle.report_lost(self.core, lease, error))

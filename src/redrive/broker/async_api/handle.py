@@ -1,4 +1,4 @@
-"""A queue of an `AsyncBroker`, so that its name is written once."""
+"""A handle on one queue of an `AsyncBroker`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AsyncQueueHandle:
         return await self._broker.put(self.name, value, transaction=transaction, **options)
 
     async def put_many(self, values: Iterable[Any], *, transaction: Any = None) -> tuple[Receipt, ...]:
-        """Put all of them, or none."""
+        """Put all values, or none."""
         return await self._broker.put_many(self.name, values, transaction=transaction)
 
     async def lease(
@@ -41,19 +41,19 @@ class AsyncQueueHandle:
         lease_timeout: DurationInput | None = None,
         worker: str | None = None,
     ) -> list[Lease]:
-        """Up to `limit` items, in order; waits up to `wait` for the first one."""
+        """Lease up to `limit` items, in order; wait up to `wait` for the first one."""
         return await self._broker.lease(self.name, limit, wait=wait, lease_timeout=lease_timeout, worker=worker)
 
     async def get(self) -> Queue:
-        """The queue with its settings."""
+        """Return the queue with its settings."""
         return await self._broker.get_queue(self.name)
 
     async def stats(self) -> QueueStats:
-        """Counts by status, the oldest ready item, and totals for rates."""
+        """Return counts by status, the oldest ready item, and totals for rates."""
         return await self._broker.stats(self.name)
 
     async def find_by_key(self, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """The items that a put under these idempotency keys would be duplicates of; None if there is no such item."""
+        """Find the items that puts under these idempotency keys would be duplicates of; None if no such item exists."""
         return await self._broker.find_by_key(self.name, keys, redacted=redacted)
 
     async def find(
@@ -65,17 +65,17 @@ class AsyncQueueHandle:
         redacted: bool = True,
         **conditions: Unpack[QueueConditions],
     ) -> Page:
-        """A page of items of this queue that match."""
+        """Find items of this queue that match, one page at a time."""
         return await self._broker.find(
             order=order, limit=limit, cursor=cursor, redacted=redacted, queue=self.name, **conditions
         )
 
     async def count(self, **conditions: Unpack[QueueConditions]) -> int:
-        """How many items of this queue match."""
+        """Count the items of this queue that match."""
         return await self._broker.count(queue=self.name, **conditions)
 
     async def groups(self, *, limit: int = 100) -> tuple[Group, ...]:
-        """The dead letters of this queue by what they died of, the largest group first."""
+        """Return the dead letters of this queue grouped by cause of death, the largest group first."""
         return await self._broker.groups(self.name, limit=limit)
 
     async def feed(
@@ -86,7 +86,7 @@ class AsyncQueueHandle:
         kinds: str | Iterable[str] | None = None,
         limit: int = 100,
     ) -> FeedPage:
-        """What happened in this queue, oldest first."""
+        """Read the events of this queue, oldest first."""
         return await self._broker.feed(after=after, before=before, queue=self.name, kinds=kinds, limit=limit)
 
     async def start_operation(self, verb: str, **options: Unpack[QueueOperationOptions]) -> Operation:
@@ -94,5 +94,5 @@ class AsyncQueueHandle:
         return await self._broker.start_operation(verb, queue=self.name, **options)
 
     async def plan_operation(self, verb: str, **options: Unpack[QueuePlanConditions]) -> OperationPlan:
-        """What `start_operation` would do, without doing it."""
+        """Return what `start_operation` would do, without doing it."""
         return await self._broker.plan_operation(verb, queue=self.name, **options)

@@ -1,4 +1,4 @@
-"""Looking, as methods of `AsyncBroker`: items, groups, the feed, the audit. Secrets are hidden."""
+"""Inspection, as methods of `AsyncBroker`: items, groups, the feed, the audit. Secrets are redacted."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from redrive.model.worker_info import WorkerInfo
 
 
 class AsyncInspectionMethods(AsyncBrokerBase):
-    """Find out what is there and what happened. Nothing here changes anything."""
+    """Read-only methods: items, groups, the feed, the audit, moves and workers."""
 
     async def get(self, id: str, *, redacted: bool = True) -> Item:
-        """An item with its history and deaths. An id from before a move still finds it.
+        """Return an item with its history and deaths. An id from before a move still finds it.
 
-        What looks like a secret is hidden; `redacted=False` gives the item as it is.
+        What looks like a secret is redacted; `redacted=False` returns the item unredacted.
         """
         return await self.run_flow_in_thread(deliveries.get(self.core, id, redacted))
 
     async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """Many items with their histories: up to 1,000, in the order of their ids; None if no such item exists."""
+        """Return up to 1,000 items with their histories, in the order of `ids`; None if no such item exists."""
         return await self.run_flow_in_thread(deliveries.get_many(self.core, ids, redacted))
 
     async def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
-        """The items that were put under idempotency keys: up to 1,000, those that a put to a queue under these keys
-        would be a duplicate of.
+        """Find items by up to 1,000 idempotency keys: those that a put to the queue under these keys would duplicate.
 
-        In the order of the keys, also from queues that they moved to; None if a put would make a new item, or the item
-        is gone.
+        In the order of the keys, also if they moved to another queue; None if a put would make a new item, or the item
+        was deleted.
         """
         return await self.run_flow_in_thread(deliveries.find_by_key(self.core, queue, keys, redacted))
 
@@ -54,22 +53,22 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         redacted: bool = True,
         **conditions: Unpack[Conditions],
     ) -> Page:
-        """A page of items that match: a `Filter`, or its fields as conditions, as in `find(queue="jobs", since="1h")`.
+        """Find a page of items by a `Filter`, or by its fields as conditions, as in `find(queue="jobs", since="1h")`.
 
         Dead letters, unless a status is named; `status="any"` means every item that is not archived. `since` and
-        `until` are datetimes, or how long ago: "2h". With the cursor of a page it continues after the last item; None:
-        that was all.
+        `until` are datetimes, or an age: "2h". With the cursor of a page it continues after the last item; a cursor of
+        None ends the list.
         """
         flow = inspection.find(self.core, where, conditions, order=order, limit=limit, cursor=cursor, redacted=redacted)
         return await self.run_flow_in_thread(flow)
 
     @lists_options(Conditions)
     async def count(self, where: Filter | None = None, **conditions: Unpack[Conditions]) -> int:
-        """How many items match, as `find` would find them."""
+        """Count the items that `find` would find."""
         return await self.run_flow(inspection.count(self.core, where, conditions))
 
     async def groups(self, queue: str | None = None, *, limit: int = 100) -> tuple[Group, ...]:
-        """Dead letters by what they died of: of one queue or all, the largest group first."""
+        """Return dead letters grouped by cause of death, of one queue or all, the largest group first."""
         return await self.run_flow_in_thread(inspection.groups(self.core, queue, limit))
 
     async def feed(
@@ -83,10 +82,10 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         operation: str | None = None,
         limit: int = 100,
     ) -> FeedPage:
-        """What happened last, oldest first: the newest entries, those before a number, or those after one.
+        """Read events, oldest first: the newest entries, those before a number, or those after one.
 
-        `page.last` goes on; `after=0` begins with the oldest.
-        The setting `feed` of each queue says what is kept.
+        To continue, pass `page.last` as `after`; `after=0` starts with the oldest.
+        The setting `feed` of each queue says which events are kept.
         """
         asked = inspection.query(
             queue=queue, id=id, kinds=kinds, operation=operation, after=after, before=before, limit=limit
@@ -103,13 +102,13 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         operation: str | None = None,
         wait: DurationInput | None = None,
     ) -> AsyncIterator[FeedEntry]:
-        """The feed as it happens, from `after` or from now on. Ends after `wait` without an entry; unset: never."""
+        """Follow the feed, from `after` or from now on. Ends after `wait` without an entry; without `wait`, never."""
         asked = inspection.query(queue=queue, id=id, kinds=kinds, operation=operation, after=after)
         follower = FeedCursor(self.core, asked, wait)
         return self._entries(follower, None if after is not None else self._read_ahead(inspection.newest()))
 
     async def audit(self, limit: int = 100, *, before: int | None = None) -> tuple[AuditEntry, ...]:
-        """Who changed what by hand, newest first. `before` is the number of the last entry of the page before."""
+        """List manual changes and their actors, newest first. `before` is the last number of the preceding page."""
         return await self.run_flow_in_thread(inspection.audit(self.core, limit, before))
 
     @lists_options(Conditions)
@@ -121,10 +120,10 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         redacted: bool = True,
         **conditions: Unpack[Conditions],
     ) -> AsyncIterator[bytes]:
-        """Items that match, as lines of JSON (docs/reference/export-format.md), as many as there are and few at a time.
+        """Export all items that match as lines of JSON (docs/reference/export-format.md), read in small pages.
 
-        Lines that hold a cursor say where to go on after an interruption. Only what was exported with `redacted=False`
-        can be imported where secrets were hidden in it.
+        Lines with a cursor say where to resume after an interruption. An item in which secrets were redacted cannot be
+        imported: export it with `redacted=False`.
         """
         return self._lines(export_import.Exporter(self.core, where, conditions, cursor, redacted))
 
@@ -141,9 +140,9 @@ class AsyncInspectionMethods(AsyncBrokerBase):
                 yield line
 
     async def moves(self, limit: int = 100) -> tuple[PendingMove, ...]:
-        """Items on their way to other stores, those that left first first; and what keeps them."""
+        """List items that are moving to other stores, oldest first, with the problem that delays each."""
         return await self.run_flow(moves.list_pending_moves(self.core, limit))
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
-        """The workers that are alive, by name: where they run, which queues and tasks they work on."""
+        """List live workers by name, with their host, process, queues and tasks."""
         return await self.run_flow(registrations.workers())

@@ -1,9 +1,9 @@
-"""Changes by hand, as methods of `AsyncBroker`.
+"""Manual changes, as methods of `AsyncBroker`.
 
-One id gives its result, and a refusal is raised. Several give a list, with a result or an error for each.
+One id returns its result, or raises the refusal. Several return a list, with a result or an error for each.
 """
 
-# One id is a text, and a text is a sequence of texts: the overload for one id is meant first.
+# A str is also a Sequence[str]: the overload for one id takes precedence.
 # mypy: disable-error-code="overload-overlap"
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redrive.model.state_machine import Verb
 
 
 class AsyncManualChangeMethods(AsyncBrokerBase):
-    """What a person does to single items."""
+    """Methods of an operator on single items."""
 
     @overload
     async def retry(self, ids: str, *, actor: str | None = None, force: bool = False) -> Settled: ...
@@ -34,7 +34,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def retry(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
-        """Try dead or failed items again, where they are, with their counters at 0."""
+        """Retry dead or failed items in place, with their counters at 0."""
         return await self.run_flow(manual_changes.change(self.core, Verb.RETRY, ids, actor, force))
 
     @overload
@@ -78,9 +78,9 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         force: bool = False,
         note: str | None = None,
     ) -> Any:
-        """Bring dead letters back to work: in place, from a dead queue to where each came from, or `to` a queue.
+        """Redrive dead letters: in place, from a dead queue to the queue of the last death, or `to` a queue.
 
-        `payload` and `headers` take the place of what the items have. `edit` and `edit_headers` change it: a function
+        `payload` and `headers` replace those of the items. `edit` and `edit_headers` change them: a function
         (value) → value, or a JSON merge patch, a table in which None removes a key.
         """
         edits = manual_changes.Edits(payload, headers, edit, edit_headers)
@@ -106,7 +106,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     ) -> EditedRedrive:
         """Edit and redrive any number of dead letters, batch by batch, in this process. `edit` as in `redrive`.
 
-        rate: most items per second. canary: how many are redriven first; the rest follows once
+        rate: maximum items per second. canary: how many are redriven first; the rest follows once
         `canary_success_ratio` of these have completed, and stays dead if that takes longer than `wait`.
         progress: called after each batch.
         """
@@ -131,7 +131,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     @overload
     async def undo(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     async def undo(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
-        """Undo drops, and redrives of items that were not leased since: each is what it was before."""
+        """Undo drops, and redrives of items that were not leased since: each item has its former state again."""
         return await self.run_flow(manual_changes.change(self.core, Verb.UNDO, ids, actor))
 
     @overload
@@ -141,7 +141,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], to: str, *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def move(self, ids: str | Sequence[str], to: str, *, actor: str | None = None, force: bool = False) -> Any:
-        """Take items to another queue, unchanged."""
+        """Move items to another queue, unchanged."""
         return await self.run_flow(manual_changes.change(self.core, Verb.MOVE, ids, actor, force, to=to))
 
     @overload
@@ -173,9 +173,9 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         actor: str | None = None,
         note: str | None = None,
     ) -> Any:
-        """Change from when items that wait may be leased: now, after a delay, or at an instant with a time zone.
+        """Reschedule waiting items: they may be leased now, after a delay, or from an instant with a time zone on.
 
-        For pending, scheduled and failed items; failed ones are retried then, with the counters that they have.
+        For pending, scheduled and failed items; failed ones are retried then, with unchanged counters.
         """
         return await self.run_flow(manual_changes.reschedule(self.core, ids, actor, note, delay, enqueue_at))
 
@@ -184,7 +184,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     @overload
     async def purge(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     async def purge(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
-        """Remove archived items for good. An audit row says which."""
+        """Delete archived items permanently. An audit row records their ids."""
         return await self.run_flow(manual_changes.change(self.core, Verb.PURGE, ids, actor))
 
     @overload
@@ -194,7 +194,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def complete_items(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
-        """Take items as completed, though no worker said so."""
+        """Complete items without a worker."""
         return await self.run_flow(manual_changes.change(self.core, Verb.DONE, ids, actor, force))
 
     @overload
@@ -204,8 +204,8 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         self, ids: Sequence[str], *, actor: str | None = None, force: bool = False
     ) -> list[Settled | RedriveError]: ...
     async def drop(self, ids: str | Sequence[str], *, actor: str | None = None, force: bool = False) -> Any:
-        """Drop items into the archive: they can be restored for `keep_dropped`, and are then removed. Their
-        idempotency keys are free. An audit row says which."""
+        """Drop items into the archive: they can be restored for `keep_dropped`, and are then deleted. Their
+        idempotency keys are freed. An audit row records their ids."""
         return await self.run_flow(manual_changes.change(self.core, Verb.DROP, ids, actor, force))
 
     @overload
@@ -213,7 +213,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     @overload
     async def archive(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     async def archive(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
-        """Put items aside that are not leased. They count for nothing and can be restored."""
+        """Archive items that are not leased. They no longer count, and can be restored."""
         return await self.run_flow(manual_changes.change(self.core, Verb.ARCHIVE, ids, actor, False))
 
     @overload
@@ -221,7 +221,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     @overload
     async def restore(self, ids: Sequence[str], *, actor: str | None = None) -> list[Settled | RedriveError]: ...
     async def restore(self, ids: str | Sequence[str], *, actor: str | None = None) -> Any:
-        """Take items out of the archive, to the status they had."""
+        """Restore items from the archive, to their former status."""
         return await self.run_flow(manual_changes.change(self.core, Verb.RESTORE, ids, actor, False))
 
     @overload
@@ -235,7 +235,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     async def fail_items(
         self, ids: str | Sequence[str], error: str | Failure, *, actor: str | None = None, force: bool = False
     ) -> Any:
-        """Count a failure against items that nobody works on: retried or dead, as their queues' settings say."""
+        """Fail items that are not leased: they are retried or dead, by the settings of their queues."""
         return await self.run_flow(
             manual_changes.change_with_verdict(self.core, Verb.FAIL, ids, actor, force, error=error)
         )
@@ -251,13 +251,13 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
     async def bury_items(
         self, ids: str | Sequence[str], *, note: str | None = None, actor: str | None = None, force: bool = False
     ) -> Any:
-        """Make items dead that nobody works on."""
+        """Make items dead that are not leased."""
         return await self.run_flow(
             manual_changes.change_with_verdict(self.core, Verb.BURY, ids, actor, force, note=note)
         )
 
     async def hold(self, ids: Sequence[str], held_by: str, *, lasting: bool = False) -> int:
-        """Keep items from being leased until `unhold`: pending and failed ones, under a name. Returns how many.
+        """Hold pending and failed items under a name: they are not leased until `unhold`. Returns how many.
 
         An item may be held by up to 16 names, and can be leased when none is left. A retry, redrive or death ends a
         hold, unless it is `lasting`.
@@ -265,7 +265,7 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         return await self.run_flow(manual_changes.hold(ids, held_by, lasting))
 
     async def unhold(self, held_by: str, ids: Sequence[str] | None = None) -> int:
-        """Let items be leased again: these, or all that this name holds. Other names may hold them still.
+        """End the hold of a name on these items, or on all that it holds. Other names may still hold them.
 
         Returns how many items it held.
         """
@@ -279,8 +279,8 @@ class AsyncManualChangeMethods(AsyncBrokerBase):
         actor: str | None = None,
         progress: Callable[[export_import.ImportResult], object] | None = None,
     ) -> export_import.ImportResult:
-        """Put what `export` gave, into this queue or the queues of the same names. What was imported before is ignored.
+        """Import the lines of `export`, into this queue or the queues of the same names. Known items are ignored.
 
-        Lines are read as they are needed, and committed by the thousand: after an interruption, import them all again.
+        Lines are read as needed and committed in batches of 1,000: after an interruption, import all of them again.
         """
         return await self.run_flow(export_import.import_items(self.core, lines, queue, actor, progress))

@@ -1,1 +1,1 @@
-"""What each method of a broker does, as generators without I/O. The topics are those of `broker/api`."""
+"""The methods of a broker as flows: generators without I/O. The topics are those of `broker/api`."""

@@ -1,4 +1,4 @@
-"""What an operator does with breakers: see which are not closed, open one, close one."""
+"""Control of breakers by an operator: list those that are not closed, open one, close one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _Change = Callable[[Queue, "Breaker | None"], "tuple[Breaker | None, Gate | None
 
 
 def list_breakers(core: Core, queue: str | None) -> Flow[tuple[BreakerStatus, ...]]:
-    """Breakers that are not closed, of one queue or all, by queue and kind."""
+    """List breakers that are not closed, of one queue or all, by queue and kind."""
     queues: tuple[Queue, ...] = (
         (yield from run_query(ListQueues())) if queue is None else ((yield from get(core, queue)),)
     )
@@ -66,9 +66,9 @@ def _not_closed(queues: Iterable[Queue]) -> Iterator[tuple[Queue, Breaker]]:
 
 
 def list_group_breakers(core: Core, groups: Sequence[Group]) -> Flow[dict[str, tuple[BreakerStatus, ...]]]:
-    """For each fingerprint of these groups of dead letters, the breakers of its cause that are not closed.
+    """Return the breakers that are not closed for the cause of each group of dead letters, by its fingerprint.
 
-    A breaker of a class is one of them if letters of the group are in its queue, or in a dead queue of it.
+    A breaker of an error class is one of them if letters of the group are in its queue, or in a dead queue of it.
     """
     queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     found: dict[str, tuple[BreakerStatus, ...]] = {}
@@ -90,7 +90,7 @@ def _is_cause(queue: Queue, breaker: Breaker, group: Group) -> bool:
 def open_by_hand(
     core: Core, queue: str, kind: str, open_for: DurationInput | None, note: str | None, actor: str | None
 ) -> Flow[BreakerStatus]:
-    """Open a breaker, or leave it open. It lets a probe through after its `open_for`, or the one given."""
+    """Open a breaker, or leave it open. It lets a probe through after `open_for`, by default that of its rule."""
     kind, name = check_kind(kind), core.actor(actor)
     note = check_note("note", note)
     duration = None if open_for is None else check_positive("open_for", open_for)
@@ -164,7 +164,7 @@ def _change(core: Core, name: str, kind: str, change: _Change, actor: str, note:
 
 
 def breaker_status(core: Core, queue: Queue, breaker: Breaker) -> Flow[BreakerStatus]:
-    """A breaker of a queue for people: with its state now, and how many items wait for it."""
+    """Return the status of a breaker: with its current state, and the number of items that wait for it."""
     if breaker.holds:
         waiting = yield from count_all(Filter(queue=queue.name, status=None, held_by=breaker.holder(queue.name)))
     else:

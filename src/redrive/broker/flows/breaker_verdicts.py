@@ -1,4 +1,4 @@
-"""What open breakers and a Retry-After make of a failure: it is not counted, or the item waits for its breaker."""
+"""Effects of open breakers and of a Retry-After on a failure: it is not counted, or the item waits for its breaker."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from redrive.model.queue import Queue, RetryAfter
 
 
 def held_verdict(queue: Queue, verdict: Verdict, failure: Failure | None) -> Verdict:
-    """The verdict, with a hold for each open breaker of the kind of the failure."""
+    """Return the verdict, with a hold for each open breaker of the kind of the failure."""
     if not queue.breakers or not isinstance(verdict, RetryVerdict) or failure is None:
         return verdict
     return msgspec.structs.replace(verdict, held_by=_holders(queue, failure))
 
 
 def uncounted_return(queue: Queue, lease: Lease, failure: Failure, now: Instant) -> Settle | None:
-    """The call that returns an item whose failure is its peer's: the peer asked for a pause, or a probe found it down.
+    """Return the call for an uncounted failure of the peer: it sent a Retry-After, or a probe of a breaker failed.
 
-    None: the failure is the item's, and counts. A dead item that was leased is dead again in any case.
+    None: the failure is counted for the item. A dead item that was leased is dead again in any case.
     """
     if lease.dead_reason is not None or failure.final:
         return None

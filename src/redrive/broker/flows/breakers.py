@@ -1,7 +1,7 @@
-"""Circuit breakers: judge from the feed which open, hold what waits for them, let probes through, close.
+"""Circuit breakers: they open by the failures in the feed, hold items that wait for them, let probes through, close.
 
-The state of a queue's breakers is part of the queue and changed by its version, so that of many processes one makes
-each change. What follows from a state (holds, releases) is done by any process that sees it, and may be done twice.
+The state of a queue's breakers is part of the queue and changed by its version, so that exactly one of many processes
+makes each change. The effects of a state (holds, releases) are idempotent, and applied by any process that reads it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 ACTOR = "breaker"
-"""Who opens and closes, in the audit, where no person does."""
+"""The actor in the audit when breakers open and close automatically."""
 JUDGE_EVERY = SECOND
-"""Breakers are judged no more often."""
+"""Minimum time between two rounds of judging."""
 _PAGE = 100
 _PAGES = 20
-"""Pages of items that a step reads for one breaker."""
+"""Maximum number of pages that a step reads of the feed, or of items for one breaker."""
 _FEED_PAGE = 1_000
 _CHANGES = (FeedKind.BREAKER_OPENED, FeedKind.BREAKER_CLOSED)
 _ENDS = (FeedKind.DEAD, FeedKind.DROPPED, FeedKind.REMOVED)
@@ -82,7 +82,7 @@ def step(core: Core) -> Flow[int]:
 
 
 def _read_feed(monitor: BreakerMonitor, now: Instant) -> Flow[None]:
-    """Count what was added to the feed since the last time; at first, what is newest in it."""
+    """Count the entries that were added to the feed since the last call; at the first call, those of the window."""
     counts, kinds = monitor.counts, (*COUNTED_KINDS, *_CHANGES)
     page: FeedPage
     if counts.position is None:
@@ -100,7 +100,7 @@ def _read_feed(monitor: BreakerMonitor, now: Instant) -> Flow[None]:
 
 
 def _read_window(counts: FailureCounts, kinds: tuple[FeedKind, ...], now: Instant) -> Flow[None]:
-    """Count what the feed has of the longest window: page by page from its end, and then in order."""
+    """Count the feed's entries within the longest window: read page by page from its end, then counted in order."""
     found: list[FeedEntry] = []
     before, position = MAX_NUMBER, None
     for _ in range(_PAGES):
@@ -116,7 +116,7 @@ def _read_window(counts: FailureCounts, kinds: tuple[FeedKind, ...], now: Instan
 
 
 def _read_completions(counts: FailureCounts, queues: Iterable[Queue]) -> Flow[None]:
-    """Note how many deliveries succeeded, where a rule asks for that."""
+    """Record how many deliveries completed, for queues with a rule that needs it."""
     names = [queue.name for queue in queues if any(rule.share for rule in queue.settings.breakers.values())]
     for start in range(0, len(names), _PAGE):
         for stats in (yield from run_query(ListStats(tuple(names[start : start + _PAGE])))):
@@ -124,7 +124,7 @@ def _read_completions(counts: FailureCounts, queues: Iterable[Queue]) -> Flow[No
 
 
 def _step(core: Core, queue: Queue) -> Flow[int]:
-    """Advance the breakers of one queue, open others, and do what follows from their states."""
+    """Advance the breakers of one queue, open others, and apply the effects of their states."""
     now = core.clock.now()
     gate = queue_gate(queue)
     breakers: list[Breaker] = []
@@ -143,12 +143,12 @@ def _step(core: Core, queue: Queue) -> Flow[int]:
 
 
 def rule_for(queue: Queue, kind: str) -> BreakerRule:
-    """The rule of a breaker; the default if a person opened one that has none."""
+    """Return the rule of a breaker; the default one if an operator opened a breaker without a rule."""
     return queue.settings.breakers.get(rule_key(kind), DEFAULT_RULE)
 
 
 def queue_gate(queue: Queue) -> Gate | None:
-    """The gate of the queue's breaker."""
+    """Return the gate of the queue's breaker."""
     return gate_named(queue.gates, BREAKER_GATE)
 
 
@@ -160,7 +160,7 @@ def change_breakers(
     actor: str = ACTOR,
     note: str | None = None,
 ) -> Flow[Queue | StaleSettings]:
-    """Write the breakers of a queue if they differ from those it has, and it has not changed since it was read."""
+    """Write the breakers of a queue if they differ from its current ones, and it has not changed since it was read."""
     if tuple(breakers) == queue.breakers and gate == queue_gate(queue):
         return queue
     call = SetBreakers(queue.name, tuple(breakers), queue.version, actor, note, queue_gate(queue), gate)
@@ -172,7 +172,7 @@ def change_breakers(
 
 
 def _report_changes(core: Core, before: Queue, after: Queue, actor: str) -> None:
-    """Log and count what opened and closed. What an operator does is no warning to that operator."""
+    """Log and count the breakers that opened or closed. A change by an operator is logged as info, not as a warning."""
     for opened, breaker in breaker_changes(before.breakers, after.breakers):
         event = "breaker_opened" if opened else "breaker_closed"
         fields = {"queue": after.name, "breaker": breaker.kind, "reason": breaker.reason, "actor": actor}
@@ -185,7 +185,7 @@ def _report_changes(core: Core, before: Queue, after: Queue, actor: str) -> None
 
 
 def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> Flow[tuple[Breaker | None, Gate | None]]:
-    """The breaker and the queue's gate from now on: by time, and by the outcomes of its probes."""
+    """Return the next state of the breaker and of the queue's gate, by time and by the outcomes of its probes."""
     now, rule = core.clock.now(), rule_for(queue, breaker.kind)
     if breaker.opened_by is None and rule_key(breaker.kind) not in queue.settings.breakers:
         return close(breaker, gate)  # its rule was removed
@@ -199,7 +199,7 @@ def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> F
         return breaker, gate if breaker.holds else breaker_gate(breaker, rule, running)
     if len(_with(outcomes, ProbeOutcome.PASSED)) >= rule.probes:
         return close(breaker, gate)
-    if not breaker.holds:  # the allowance of a probe that no worker has is given again
+    if not breaker.holds:  # a probe that is neither passed nor running frees its place for another
         return breaker, breaker_gate(breaker, rule, _with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING))
     kept = _with(outcomes, ProbeOutcome.PASSED, ProbeOutcome.RUNNING, ProbeOutcome.WAITING)
     chosen = yield from _choose(queue, breaker, rule.probes - len(kept))
@@ -212,7 +212,7 @@ def _advance(core: Core, queue: Queue, breaker: Breaker, gate: Gate | None) -> F
 
 
 def close(breaker: Breaker, gate: Gate | None) -> tuple[Breaker | None, Gate | None]:
-    """What is left of a breaker that closes: what it holds is to be released."""
+    """Return the breaker and the gate after a close. A breaker that holds items is closing until their release."""
     return (msgspec.structs.replace(breaker, is_closing=True, probes=()), gate) if breaker.holds else (None, None)
 
 
@@ -230,7 +230,7 @@ def _outcomes(queue: Queue, breaker: Breaker, probes: tuple[ItemId, ...]) -> Flo
 
 
 def _can_be_probe(queue: Queue, item: Item) -> bool:
-    """Whether nothing but breakers keeps an item from being leased from this queue: a person may never release it."""
+    """Return whether only breakers of this queue hold an item of it. Another holder may never release it."""
     return item.queue == queue.name and {breaker.holder(queue.name) for breaker in queue.breakers}.issuperset(
         item.held_by
     )
@@ -244,13 +244,13 @@ def _items(ids: tuple[ItemId, ...]) -> Flow[list[Item | None]]:
 
 
 def _last_words(breaker: Breaker, id: ItemId) -> Flow[ProbeOutcome]:
-    """A probe that is gone was completed, unless the feed has another end of it."""
+    """Return the outcome of a deleted probe: passed, unless the feed has its death or its deletion."""
     after = breaker.mark
     while True:
         page: FeedPage = yield from run_query(ReadFeed(after=after, id=id, kinds=_ENDS))
         for entry in page.entries:
             if entry.at < breaker.probed_since:
-                continue  # it was brought back
+                continue  # an end from before it was redriven as a probe
             if entry.kind is not FeedKind.DEAD:
                 return ProbeOutcome.GONE
             return ProbeOutcome.FAILED if breaker.counts(entry) else ProbeOutcome.PASSED
@@ -264,7 +264,7 @@ def _with(outcomes: dict[ItemId, ProbeOutcome], *wanted: ProbeOutcome) -> tuple[
 
 
 def _choose(queue: Queue, breaker: Breaker, count: int) -> Flow[tuple[ItemId, ...]]:
-    """Items to be released as probes: those for which the fewest other breakers wait, then those that are due first.
+    """Choose items to release as probes: first those that the fewest other breakers hold, then by due time.
 
     So two breakers that hold the same items choose the same probe, and do not wait for each other.
     """
@@ -278,7 +278,7 @@ def _choose(queue: Queue, breaker: Breaker, count: int) -> Flow[tuple[ItemId, ..
             sum(name in others and item.id not in others[name] for name in item.held_by),
             item.ready_at or item.put_at,
         )
-    )  # which keeps the order in which they were found: of items that are due together, the oldest
+    )  # a stable sort: of items with the same due time, the oldest is first
     return tuple(item.id for item in found[:count])
 
 
@@ -295,7 +295,7 @@ def _find_probes(queue: Queue, where: Filter, count: int) -> Flow[list[Item]]:
 
 
 def enforce(core: Core, queue: Queue, breakers: Iterable[Breaker]) -> Flow[int]:
-    """Do what follows from the states of these breakers. Returns how many items were held or released."""
+    """Apply the effects of the states of these breakers. Returns how many items were held or released."""
     count, done = 0, set[str]()
     holding = [breaker for breaker in breakers if breaker.holds and not breaker.is_closing]
     for breaker in holding:
@@ -324,7 +324,7 @@ def _release_probes(core: Core, queue: Queue, breaker: Breaker) -> Flow[int]:
 
 
 def _sweep(core: Core, queue: Queue, breakers: Sequence[Breaker]) -> Flow[int]:
-    """Hold items whose last failure is of a breaker's kind. Each process searches for them once after an opening."""
+    """Hold items whose last failure is of a breaker's kind. Each process searches for them once per opening."""
     sweeps, fresh = core.breakers.sweeps, Sweep()
     by_sweep: defaultdict[Sweep, list[Breaker]] = defaultdict(list)
     for breaker in breakers:
@@ -340,7 +340,7 @@ def _sweep(core: Core, queue: Queue, breakers: Sequence[Breaker]) -> Flow[int]:
 
 
 def _hold_page(queue: Queue, breakers: Sequence[Breaker], sweep: Sweep) -> Flow[int | None]:
-    """Hold what waits for these breakers on the next page. None: all is found, or the queue has changed."""
+    """Hold the items of the next page that wait for these breakers. None: no page is left, or the queue has changed."""
     if (place := sweep.place) is None:
         return None
     (status, cursor), held = place, 0

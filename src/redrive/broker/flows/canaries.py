@@ -1,4 +1,4 @@
-"""Canaries: the first few items that an operation brings back. How they end decides over the rest."""
+"""Canaries: the first few items that an operation redrives. Their outcomes decide whether the rest follows."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from redrive.model.item import HistoryEvent, Item, Status
 from redrive.model.operation import Operation, OperationStatus
 
 ACTOR = "canary"
-"""Who goes on, or stops, in the audit."""
+"""The actor in the audit when an operation continues or stops after its canaries."""
 _MAX_TITLES = 3
 _DROPPED = "removed after it died"
 
 
 class CanaryCount(msgspec.Struct, frozen=True):
-    """How canaries have ended so far."""
+    """The outcomes of canaries so far."""
 
     total: int
     needed: int
-    """How many have to complete."""
+    """Number of canaries that must complete."""
     good: int
     deaths: Counter[str]
-    """What the others died of again."""
+    """Number of canaries that died again, by title of the cause."""
 
     @property
     def ended(self) -> int:
-        """How many have ended."""
+        """Number of canaries that have ended."""
         return self.good + self.deaths.total()
 
     @property
     def has_passed(self) -> bool:
-        """Whether enough have completed."""
+        """True if enough canaries have completed."""
         return self.good >= self.needed
 
     @property
     def has_failed(self) -> bool:
-        """Whether enough cannot complete any more."""
+        """True if too many died for the rest to reach `needed`."""
         return self.deaths.total() > self.total - self.needed
 
     @property
     def problem(self) -> str:
-        """How many died again, and of what."""
+        """A text with the number of canaries that died again, and the most common causes."""
         titles = "; ".join(f"{count} × {title}" for title, count in self.deaths.most_common(_MAX_TITLES))
         more = "; …" if len(self.deaths) > _MAX_TITLES else ""
         return f"{self.deaths.total()} of {self.total} canaries died again ({titles}{more})"
 
 
 def count_canaries(ids: Sequence[ItemId], success_ratio: float, after: int = 0) -> Flow[CanaryCount]:
-    """Read how canaries have ended. `after` is a position of the feed before they were redriven."""
+    """Read the outcomes of canaries. `after` is a position of the feed before they were redriven."""
     good = 0
     deaths: Counter[str] = Counter()
     for id, item in zip(ids, (yield from read_items(ids)), strict=True):
@@ -67,10 +67,10 @@ def count_canaries(ids: Sequence[ItemId], success_ratio: float, after: int = 0) 
 
 
 def watch(operation: Operation) -> Flow[Operation]:
-    """Read the state of the canaries, and go on or stop where that decides it."""
+    """Read the outcomes of the canaries; continue or stop the operation once they are decisive."""
     canaries = yield from count_canaries(operation.canary_ids, operation.canary_success_ratio, operation.mark)
     if canaries.has_failed:
-        problem = f"{canaries.problem}; the rest was not touched. Mend the cause, then start another operation"
+        problem = f"{canaries.problem}; the rest was not touched. Fix the cause, then start another operation"
         return (yield from _set(operation, OperationStatus.STOPPED, problem))
     if canaries.has_passed:
         return (yield from _set(operation, OperationStatus.RUNNING, None))
@@ -78,7 +78,7 @@ def watch(operation: Operation) -> Flow[Operation]:
 
 
 def died_again(item: Item) -> bool:
-    """Whether an item that was brought back is dead once more: it was brought back as often as at its last death."""
+    """Return whether a redriven item is dead again: dead, archived, undone, or not redriven since its last death."""
     if item.status in (Status.DEAD, Status.ARCHIVED):
         return True
     if item.history and item.history[-1].event is HistoryEvent.UNDONE:
@@ -87,7 +87,7 @@ def died_again(item: Item) -> bool:
 
 
 def _outcome(item: Item) -> str | None:
-    """What a canary died of; an empty text where it completed; None while nobody knows."""
+    """Return the title of a canary's death, an empty text if it completed, or None while it has not ended."""
     if item.status is Status.COMPLETED:
         return ""
     if not died_again(item):
@@ -96,7 +96,7 @@ def _outcome(item: Item) -> str | None:
 
 
 def _last_words(after: int, id: ItemId) -> Flow[str]:
-    """An item that is gone was completed, unless the feed tells of its death: its queue drops the dead."""
+    """Return the outcome of a deleted item: completed, unless the feed has its death (some queues drop dead items)."""
     while True:
         page: FeedPage = yield from run_query(ReadFeed(after=after, id=id, kinds=(FeedKind.DEAD,)))
         if page.entries:

@@ -1,4 +1,4 @@
-"""Clear a queue: drop many items, or remove them permanently."""
+"""Clearing of a queue: many items are dropped, or deleted permanently."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _CLEARABLE = (Status.PENDING, Status.FAILED, Status.COMPLETED, Status.DEAD, Stat
 
 
 class ClearResult(msgspec.Struct, frozen=True):
-    """What was cleared."""
+    """The result of `clear_queue`."""
 
     matched: Mapping[str, int]
-    """How many items there were before, by status."""
+    """Number of items that matched before the clearing, by status."""
     cleared: int = 0
     skipped: Mapping[str, int] = {}
-    """Items that stay because another caller changed them, by the code of the refusal."""
+    """Number of items that stay because another caller changed them, by the code of the refusal."""
     undo_until: Instant | None = None
-    """Until when the last of them can be restored at least."""
+    """The instant until which the last of them can be restored at least."""
 
     @property
     def total(self) -> int:
-        """How many items there were before."""
+        """Number of items that matched before the clearing."""
         return sum(self.matched.values())
 
 
@@ -62,9 +62,9 @@ def clear_queue(
     progress: Callable[[int], object] | None = None,
     named: str = "queue",
 ) -> Flow[ClearResult]:
-    """Drop items of these statuses, from the oldest on; `final`: remove them permanently, dropped ones too.
+    """Drop items of these statuses, from the oldest on; `final`: delete them permanently, dropped ones too.
 
-    Items that are leased, or that another caller changes, stay. A refusal calls the queue what `named` says.
+    Items that are leased, or that another caller changes, stay. `named` is the word for the queue in a refusal.
     """
     name = None if queue is None else check_name("queue", queue)
     is_final, is_dry_run = flag("final", final), flag("dry_run", dry_run)
@@ -76,7 +76,7 @@ def clear_queue(
     filters: list[Filter] = []
     matched: dict[str, int] = {}
     for status in dict.fromkeys(check_texts("statuses", statuses, "statuses", _check_status)):
-        until = None if status == Status.COMPLETED else before  # a filter goes by when those were put
+        until = None if status == Status.COMPLETED else before  # filters compare the put time of completed items
         where = Filter(status=Status(status), queue=name, until=until, dropped=None if is_final else False)
         filters.append(where)
         matched[status] = yield from _count(where, before)
@@ -110,7 +110,7 @@ def _check_status(status: object) -> str:
 
 
 def _is_meant(item: Item, before: Instant | None) -> bool:
-    """Whether an item that a filter found is old enough. The filter knows that of all but completed ones."""
+    """Return whether an item that a filter found is old enough. The filter checks it for all but completed items."""
     return before is None or item.status is not Status.COMPLETED or (item.ended_at or item.put_at) <= before
 
 
@@ -129,8 +129,8 @@ def _count(where: Filter, before: Instant | None) -> Flow[int]:
 def _clear_items(
     core: Core, ids: Sequence[ItemId], actor: str | None, *, is_archived: bool, final: bool
 ) -> Flow[list[Settled | RedriveError]]:
-    """Drop items; `final`: remove those that are kept then, too. Archived ones are only removed. Returns a result for
-    each."""
+    """Drop items; `final`: then delete those that the drop archived. Archived items are only deleted, if `final`.
+    Returns a result for each."""
     if not ids:
         return []
     results: list[Settled | RedriveError]

@@ -1,4 +1,4 @@
-"""Items: put, lease, extend, complete, get."""
+"""Flows and calls of deliveries: put, lease, extend, complete, get."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 MAX_SWEEPS = 10
-"""How many steps of the sweep a lease makes at most before it takes what is there."""
+"""Maximum number of sweeps that a lease makes before it ignores overdue items."""
 
 
 def new_item(
@@ -60,13 +60,13 @@ def new_item(
     max_losses: int | None = None,
     retry: RetryInput | None = None,
 ) -> NewItem:
-    """An item to be put, with options of its own.
+    """Return an item to be put, with its own options.
 
     delay: from now until it may be leased; or enqueue_at: an instant (a datetime with a time zone).
-    priority: 0…9, larger first. expire_timeout: from now until it is no longer worth doing; or expire_at: an
-    instant; one that has passed makes it a dead letter.
+    priority: 0…9, larger first. expire_timeout: from now until it expires; or expire_at: an instant; one that has
+    passed makes it a dead letter.
     idempotency_key: the same key again puts nothing, for the queue's idempotency_timeout.
-    held_by: keep it from being leased until `unhold`. max_attempts, max_losses, retry: instead of the queue's; `retry`
+    held_by: hold it under this name until `unhold`. max_attempts, max_losses, retry: instead of the queue's; `retry`
     is written as in `create_queue` and replaces the queue's as a whole.
     """
     if content_type is not None:
@@ -95,7 +95,7 @@ def new_item(
 
 
 def put_one(queue: str, value: Any, options: ItemOptions) -> Put:
-    """The call that puts one value. Most have no options, and nothing to check but the value."""
+    """Return the call that puts one value. Without options, the common case, only the value is checked."""
     if options:
         item = new_item(value, **options)
     else:
@@ -112,7 +112,7 @@ def _check_own_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def put_call(queue: str, values: Iterable[Any]) -> Put:
-    """The call that puts values and new items."""
+    """Return the call that puts values and new items."""
     with checking_input("values"):
         is_one, is_list = isinstance(values, str | bytes | bytearray | Mapping), isinstance(values, Iterable)
     if is_one:
@@ -126,7 +126,7 @@ def put_call(queue: str, values: Iterable[Any]) -> Put:
 
 
 def queue_name(name: str) -> str:
-    """The name, checked; those in use are checked once."""
+    """Return the name, checked; the checks of recent names are cached."""
     return _checked_queue_name(name) if type(name) is str else check_name("queue", name)
 
 
@@ -143,7 +143,7 @@ def lease(
     lease_timeout: DurationInput | None,
     worker: str | None,
 ) -> Flow[list[Lease]]:
-    """Lease, and wait for the first item where nothing is leasable."""
+    """Check the arguments and lease; wait for the first item if nothing is leasable."""
     queue = queue_name(queue)
     check_integer("limit", limit, 1, MAX_BATCH)
     timeout = None if lease_timeout is None else check_positive("lease_timeout", lease_timeout)
@@ -154,7 +154,7 @@ def lease(
 def lease_checked(
     core: Core, queue: str, limit: int, wait: int, timeout: int | None, worker: str | None
 ) -> Flow[list[Lease]]:
-    """The same with arguments that are checked; durations in microseconds."""
+    """Lease as `lease` does, with checked arguments and durations in microseconds."""
     until = core.clock.now() + wait if wait else None
     ignore_overdue = waited = woken = False
     sweeps = 0
@@ -173,11 +173,11 @@ def lease_checked(
             waited = True
             woken = yield WaitForQueue(queue, ticket, Instant(until), leased.next_at)
             ignore_overdue, sweeps = False, 0
-    except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps as it was woken
+    except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps after its wake-up
         if waited:
             core.notify.notify_next(queue)
         raise
-    if woken:  # there may be more than this one took, or a later time to wait for
+    if woken:  # there may be more items than this one leased, or a later time to wait for
         core.notify.notify_next(queue)
     return list(leased.leases)
 
@@ -185,9 +185,9 @@ def lease_checked(
 def lease_by_id(
     ids: str | Sequence[str], include_dead: bool, lease_timeout: DurationInput | None, worker: str | None
 ) -> Flow[Any]:
-    """Lease these items: all in one transaction, or as many as a server answers for, until there are no more.
+    """Lease these items in one transaction, or in several if a server answers only for a part of the ids.
 
-    For one id its lease, and a refusal is raised; for several a list with a lease or a refusal for each.
+    One id returns its lease, or raises the refusal; several return a list with a lease or a refusal for each.
     """
     listed_ids = ids_of(ids, MAX_BATCH, "one id or a list of ids", "call")
     timeout = None if lease_timeout is None else check_positive("lease_timeout", lease_timeout)
@@ -200,12 +200,12 @@ def lease_by_id(
         except RedriveError as problem:
             if not results:
                 raise
-            results += [problem] * len(rest)  # the caller has leases already
+            results += [problem] * len(rest)  # earlier transactions gave leases, which an error would lose
     return raise_if_refused(results[0]) if isinstance(ids, str) else results
 
 
 def extend_call(lease: Lease | Token, timeout: DurationInput | None, queue: str | None = None) -> Extend:
-    """The call that moves a lease's deadline; with `queue`, of an item in that queue only."""
+    """Return the call that extends a lease; with `queue`, only of an item in that queue."""
     return Extend(token_of(lease), None if timeout is None else check_positive("timeout", timeout), queue)
 
 
@@ -216,7 +216,7 @@ def complete_call(
     keep_result: DurationInput | None = None,
     queue: str | None = None,
 ) -> Complete:
-    """The call that completes an item, with a result and follow-up items. A result that is kept may be None.
+    """Return the call that completes an item, with a result and follow-up items. A kept result may be None.
 
     With `queue`, only an item in that queue.
     """
@@ -240,7 +240,7 @@ def get(core: Core, id: str, redacted: bool) -> Flow[Item]:
 
 
 def get_many(core: Core, ids: Iterable[str], redacted: bool) -> Flow[list[Item | None]]:
-    """Read many items with their histories; None where there is no such item."""
+    """Read many items with their histories; None for an id without an item."""
     hides = flag("redacted", redacted)
     found = yield from read_items(ids_of(ids, MAX_BATCH, "a list of ids", "call"))
     return (yield from _shown(core, found)) if hides else found
@@ -257,19 +257,19 @@ def find_by_key(core: Core, queue: str, keys: Iterable[str], redacted: bool) -> 
 
 
 def _shown(core: Core, items: list[Item | None]) -> Flow[list[Item | None]]:
-    """Items as they may be seen."""
+    """Return the items, redacted."""
     view = yield from redaction_for(core, (queue for item in items if item for queue in queues_of(item)))
     return [None if item is None else view.item(item) for item in items]
 
 
 def result(id: str) -> Flow[KeptResult | None]:
-    """Read what a completion left to be read."""
+    """Read the result that a completion kept."""
     kept: KeptResult | None = yield from run_query(GetResult(check_id(id)))
     return kept
 
 
 def token_of(lease: Lease | Token) -> Token:
-    """The token of a lease, or a token that was passed on as text."""
+    """Return the token of a lease, or check a token that is given as text."""
     if type(lease) is Lease:
         return lease.token
     if type(lease) is str:
@@ -304,7 +304,7 @@ def _overrides(max_attempts: int | None, max_losses: int | None, retry: RetryInp
 
 
 def check_overrides(overrides: Overrides) -> Overrides:
-    """The overrides themselves, if an item can have them."""
+    """Return the overrides, or raise if an item cannot have them."""
     for name, value in (("max_attempts", overrides.max_attempts), ("max_losses", overrides.max_losses)):
         if value is not None and (type(value) is not int or not 0 <= value < 2**31):
             raise InvalidInput(f"{name} must be a whole number of 0 or more, not {short_repr(value, 40)}")
@@ -315,7 +315,7 @@ def check_overrides(overrides: Overrides) -> Overrides:
 
 
 def _check_own_retry(retry: RetryPolicy) -> None:
-    """Raise if the policy cannot be kept with an item: every item that has one keeps all of it."""
+    """Raise if the policy is too large to be stored with each item that has it."""
     size = len(msgspec.json.encode(check_retry_policy(retry)))
     if size > MAX_ITEM_RETRY_BYTES:
         problem = f"has {size:,} bytes as JSON, and the limit for one item is {MAX_ITEM_RETRY_BYTES:,}"

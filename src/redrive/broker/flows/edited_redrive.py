@@ -1,6 +1,6 @@
 """Edit and redrive any number of dead letters, batch by batch, since a store cannot edit payloads.
 
-Unlike an operation it lives in the calling process: what is not done when that ends stays dead.
+Unlike an operation, it runs in the calling process: items that are not done when the process ends stay dead.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 POLL_INTERVAL = 250 * MILLISECOND
-"""How often canaries are read."""
+"""Time between two reads of the canaries."""
 
 
 class EditedRedrive(msgspec.Struct):
-    """How far it is, and in the end what was done."""
+    """The progress of an edited redrive, and in the end its result."""
 
     total: int
     ids: list[ItemId] = []
-    """Items that were redriven, by the ids they have now."""
+    """The current ids of redriven items."""
     skipped: Counter[str] = msgspec.field(default_factory=Counter)
-    """Items that could not be edited or redriven, by the code of the refusal."""
+    """Number of items that could not be edited or redriven, by the code of the refusal."""
     refusals: dict[str, tuple[ItemId, RedriveError]] = {}
-    """The first of them for each code."""
+    """The first item and its refusal for each code."""
     ended_canaries: int | None = None
-    """How many canaries have ended, while it waits for them."""
+    """Number of canaries that have ended, while it waits for them."""
     problem: str | None = None
-    """Why it stopped before the end."""
+    """The reason why it stopped before the end."""
 
     @property
     def changed(self) -> int:
-        """How many were redriven."""
+        """Number of redriven items."""
         return len(self.ids)
 
     @property
     def untouched(self) -> int:
-        """How many are as they were because it stopped."""
+        """Number of items that are unchanged, not yet done or because it stopped."""
         return self.total - self.changed - self.skipped.total()
 
 
@@ -74,7 +74,7 @@ def redrive_edited(
     note: str | None,
     progress: Progress | None,
 ) -> Flow[EditedRedrive]:
-    """Redrive the canaries, wait for how they end, and redrive the rest. `wait` is how long that may take."""
+    """Redrive the canaries, wait up to `wait` for their outcomes, and redrive the rest if enough have completed."""
     listed = ids_of(ids, MAX_NUMBER, "one id or a list of ids", "call")
     check_progress(progress)
     check_rate(rate)
@@ -107,7 +107,7 @@ def redrive_edited(
 def _await_canaries(
     core: Core, done: EditedRedrive, success_ratio: float, wait: int, progress: Progress | None
 ) -> Flow[None]:
-    """Wait for how the items end that are back. A problem: too few have completed."""
+    """Wait for the outcomes of the canaries. Set `problem` if too few complete, or not in time."""
     end = Instant(core.clock.now() + wait)
     while True:
         canaries = yield from count_canaries(done.ids, success_ratio)

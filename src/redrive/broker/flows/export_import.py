@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 MAX_ENTRIES = 10_000
-"""Most deaths, earlier ids and entries of the history that an item may bring; of the history, 50 are kept."""
+"""Maximum number of deaths, of earlier ids, and of history entries of an imported item; 50 history entries are kept."""
 
 _INSTANTS = (
     "put_at",
@@ -61,7 +61,7 @@ _replace = msgspec.structs.replace
 
 
 def checked_item(item: Item) -> Item:
-    """The item, if every store can keep it."""
+    """Return the item, checked and normalized so that every store can keep it, or raise."""
     for what in ("earlier_ids", "history", "deaths"):
         check_integer(f"the number of {what}", len(getattr(item, what)), 0, MAX_ENTRIES)
     for id in (item.id, item.source_id, item.origin_id, *item.earlier_ids):
@@ -145,11 +145,11 @@ def _check_counters(counters: Counters) -> None:
 
 
 FORMAT = 1
-"""The version of the format. A reader refuses lines of a newer one."""
+"""The version of the format. A reader refuses lines of any other version."""
 PAGE = 100
-"""Items in one page of an export: what is kept in memory at a time."""
+"""Number of items in one page of an export, which is in memory at a time."""
 BATCH_BYTES = 8 * MIB
-"""An import commits at the latest when it has read so much."""
+"""Size of the lines after which an import commits at the latest."""
 
 _END: Any = object()
 _encode = msgspec.json.Encoder().encode
@@ -158,22 +158,23 @@ _item_of = msgspec.json.Decoder(Item).decode
 
 
 class ImportResult(msgspec.Struct, frozen=True):
-    """What an import did."""
+    """The result of an import."""
 
     imported: int = 0
     ignored: int = 0
-    """Items that were imported before."""
+    """Number of items that were ignored because they were imported before."""
 
 
 def _with_archive(where: Filter) -> Filter:
-    """The filter; where it asks for any status and says nothing of the archive, with what is there and not dropped."""
+    """Return the filter; one for any status without a condition on the archive also takes archived items that were not
+    dropped."""
     if where.status is not None or where.takes_archived:
         return where
     return _replace(where, archived=True, dropped=False)
 
 
 class Exporter:
-    """Where an export stands."""
+    """The position of an export."""
 
     def __init__(
         self, core: Core, where: Filter | None, conditions: Mapping[str, Any], cursor: str | None, redacted: bool
@@ -186,7 +187,7 @@ class Exporter:
         self.finished = False
 
     def next(self) -> Flow[list[bytes]]:
-        """The lines of the next page: its items, and where to go on."""
+        """Return the lines of the next page: its items, and the cursor to resume at."""
         page: Page = yield from run_query(FindItems(self._where, Order.OLDEST, PAGE, self._cursor))
         self._cursor, self.finished = page.cursor, page.cursor is None
         shown = (yield from self._shown(page.items)) if self._redacted else page.items
@@ -205,7 +206,7 @@ class Exporter:
 
 
 def encode_line(item: Item, *, redacted: bool = False) -> bytes:
-    """One item as a line."""
+    """Encode one item as a line."""
     fields = msgspec.to_builtins(item, builtin_types=(bytes,))
     del fields["payload"]
     if fields["result"] is not None:
@@ -227,7 +228,7 @@ def import_items(
     actor: str | None,
     progress: Callable[[ImportResult], object] | None,
 ) -> Flow[ImportResult]:
-    """Read lines and import their items, batch by batch. What an earlier run imported is ignored."""
+    """Read lines and import their items, batch by batch. Items that were imported before are ignored."""
     name = None if queue is None else check_name("queue", queue)
     who = core.actor(actor)
     with checking_input("lines"):
@@ -250,7 +251,7 @@ def import_items(
             item = decode_line(number, line)
         except InvalidInput as error:
             so_far = f"{done.imported:,} were imported before it and {done.ignored:,} ignored"
-            raise InvalidInput(f"{error}; {so_far}. Mend it, and import all lines again") from error.__cause__
+            raise InvalidInput(f"{error}; {so_far}. Fix it, and import all lines again") from error.__cause__
         if item is None:
             continue
         batch.setdefault(name or item.queue, []).append(item)
@@ -276,7 +277,7 @@ def _import(
 
 
 def _payload_fields(item: Item) -> dict[str, Any]:
-    """JSON as it is, where it fits on a line; else the text; else base64."""
+    """Return the payload field: JSON unchanged if it is valid and on one line; else text; else base64."""
     payload = bytes(item.payload)
     if is_json(item.content_type) and b"\n" not in payload and b"\r" not in payload and _is_readable(payload):
         return {"payload": msgspec.Raw(payload)}
@@ -295,7 +296,7 @@ def _is_readable(payload: bytes) -> bool:
 
 
 def decode_line(number: int, line: bytes | str) -> Item | None:
-    """The item of a line, checked. None where the line is empty or only says where to go on."""
+    """Decode and check the item of a line. Return None for an empty line and a line with a cursor."""
     if type(line) not in (bytes, str):
         raise InvalidInput(f"line {number} is {type(line).__name__}; lines are bytes or text")
     if not line.strip():
@@ -311,7 +312,7 @@ def decode_line(number: int, line: bytes | str) -> Item | None:
             return None
         if bytes(fields.pop("redacted", b"false")) == b"true":
             raise InvalidInput("its secrets were hidden by the export; export again with redacted=False")
-        if bytes(fields.get("held_by", b"")).startswith(b'"'):  # lines of a Redrive that knew one holder
+        if bytes(fields.get("held_by", b"")).startswith(b'"'):  # lines of older releases, which had one holder
             fields["held_by"] = msgspec.Raw(b"[%b]" % bytes(fields["held_by"]))
         return checked_item(_item_of(_encode({**fields, "payload": b64encode(_payload_of(fields)).decode()})))
     except (msgspec.MsgspecError, ValueError, UnicodeError, RecursionError, RedriveError) as error:

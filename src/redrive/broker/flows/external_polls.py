@@ -1,4 +1,4 @@
-"""External queues: how each was listed, and the request to list one now; registrations, as flows."""
+"""External queues: the record of their listings, and requests to list one now. Both are registrations."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from redrive.model.limits import check_name
 from redrive.model.poll_info import PollInfo
 
 POLL = "poll"
-"""What the listings of a queue are registered as, under its name."""
+"""The kind of registrations of listings, by queue."""
 REQUEST = "poll_request"
-"""What the request to list a queue now is registered as, under its name."""
+"""The kind of registrations of requests to list a queue now, by queue."""
 PUT_AGAIN = "put_again"
-"""What objects are registered as that were put again because their item was removed: QUEUE/DIGEST of the key."""
+"""The kind of registrations of objects that were put again after their item was removed, by QUEUE/DIGEST of the key."""
 POLL_TIMEOUT = 30 * DAY
 REQUEST_TIMEOUT = DAY
 MAX_ROUNDS = 20
-"""How often a change is tried again because another process was faster."""
+"""Maximum number of attempts of a change that conflicts with other processes."""
 _decode = msgspec.json.Decoder(PollInfo).decode
 
 
 def external_queues() -> Flow[dict[str, PollInfo]]:
-    """All external queues and how they were listed, as far as the caller may see them."""
+    """Return all external queues with their listings, as far as the caller may see them."""
     try:
         found: tuple[Registration, ...] = yield from run_query(ListRegistrations(POLL))
         listed = {each.name: _read(each) for each in found}
@@ -40,7 +40,7 @@ def external_queues() -> Flow[dict[str, PollInfo]]:
 
 
 def external_queue(queue: str) -> Flow[PollInfo | None]:
-    """How an external queue was listed. None for any other queue, and where the caller may not see it."""
+    """Return the listings of an external queue. None for any other queue, or if the caller may not see it."""
     try:
         management = yield from queues.managed_settings_of(queue)
         if management is None or not management.is_external:
@@ -51,13 +51,13 @@ def external_queue(queue: str) -> Flow[PollInfo | None]:
 
 
 def poll_of(queue: str) -> Flow[PollInfo | None]:
-    """The listings of one queue. None where it was never listed, or not for a month."""
+    """Return the listings of one queue. None if it was not listed within POLL_TIMEOUT."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(POLL, queue))
     return _read(found[0]) if found else None
 
 
 def record(queue: str, change: Callable[[PollInfo], PollInfo]) -> Flow[None]:
-    """Write down one more listing. Other processes may do the same."""
+    """Record one more listing. Safe with concurrent processes."""
     for _ in range(MAX_ROUNDS):
         found: tuple[Registration, ...] = yield from run_query(ListRegistrations(POLL, queue))
         before, version = (_read(found[0]), found[0].version) if found else (PollInfo(), 0)
@@ -75,13 +75,13 @@ def request(queue: str) -> Flow[None]:
 
 
 def requested(queue: str) -> Flow[tuple[Registration, ...]]:
-    """The last request: another value than before means that there is a new one."""
+    """Return the last request to list a queue. If it differs from the one seen before, it is new."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(REQUEST, queue))
     return found
 
 
 def put_again(queue: str) -> Flow[dict[str, str]]:
-    """The objects of a queue that were put again: the digest of the key, and the item that was removed."""
+    """Return the objects of a queue that were put again: the removed item by the digest of the key."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(PUT_AGAIN))
     start = f"{queue}/"
     own = [each for each in found if each.name.startswith(start)]
@@ -89,7 +89,7 @@ def put_again(queue: str) -> Flow[dict[str, str]]:
 
 
 def remember_put_again(queue: str, digest: str, removed: str, timeout: int) -> Flow[None]:
-    """An object is put again because this item of it was removed."""
+    """Record that an object is put again because this item of it was removed."""
     yield from commit_call(Register(PUT_AGAIN, f"{queue}/{digest}", removed.encode(), timeout))
 
 

@@ -1,4 +1,4 @@
-"""Health: what a person has to know about a store before something is lost or stands still."""
+"""Health of a store: durability and warnings for the operator."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from redrive.model.text import join_lines, pluralize
 from redrive.store import Durability, Store
 
 BREAKER_WARNING = "Circuit breaker "
-"""The start of the sentence about one that is open, half-open or closing."""
+"""The start of the warning about a breaker that is open, half-open or closing."""
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How a store is doing."""
+    """The health of a store."""
 
     durability: Durability
-    """What an acknowledged call survives, and what can be lost."""
+    """Failures that an acknowledged call survives, and data that can be lost."""
     warnings: tuple[str, ...] = ()
-    """What somebody should look at, a sentence each."""
+    """Conditions that need an operator, a sentence each."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is nothing to look at."""
+        """True if there are no warnings."""
         return not self.warnings
 
     def __str__(self) -> str:
-        state = "well" if self.is_healthy else "needs somebody to look at it"
+        state = "well" if self.is_healthy else "needs attention"
         return join_lines(f"{state}; an acknowledged call survives {self.durability.survives}", *self.warnings)
 
 
 def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each thing in the store that needs attention.
+    """Return a sentence for each stuck move and each queue with an open breaker.
 
-    A store that cannot be read is a warning, too, and no reason to say nothing at all.
+    A store that cannot be read is reported as a warning, not raised.
     """
     try:
         return (*(yield from _stuck_moves(core)), *(yield from _open_breakers(core)))
@@ -49,7 +49,7 @@ def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
 
 
 def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each queue: about the breaker that opened first, and how many others there are."""
+    """Return a sentence for each queue: about the breaker that opened first, and the number of others."""
     queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     warnings: list[str] = []
     for queue in queues:
@@ -62,11 +62,11 @@ def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
 
 
 def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
-    """A sentence for each queue elsewhere that items have been on their way to for too long."""
+    """Return a sentence for each queue of another store to which items have been moving for too long."""
     found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     now = core.clock.now()
     return tuple(
-        f"Items have been on their way to {each.to} for {format_duration(now - each.since)}: "
+        f"Items have been moving to {each.to} for {format_duration(now - each.since)}: "
         f"{core.trials.problem(each.to) or 'no program that knows that store has taken them'}"
         for each in found
         if now - each.since > STUCK_AFTER
@@ -74,5 +74,5 @@ def _stuck_moves(core: Core) -> Flow[tuple[str, ...]]:
 
 
 def health_of(store: Store, warnings: tuple[str, ...]) -> Health:
-    """All that is known. It asks the store's server, where it has one."""
+    """Return the health with these warnings and those of the store. Queries the store's server, if it has one."""
     return Health(store.durability(), tuple(dict.fromkeys((*store.warnings(), *warnings))))

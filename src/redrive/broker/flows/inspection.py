@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 MAX_REFILLS = 10
-"""How often a page that came short, because many items were looked at and few matched, is filled up."""
+"""Maximum number of queries that fill a page if the store examines many items and few match."""
 _ANY = "any"
 _CONDITIONS = options_of(Conditions)
-# A number of seconds that is larger was not meant as how long ago: it is the time since 1970.
+# A larger number of seconds is most likely a Unix time, and not an age.
 _LONGEST_AGO = 30 * 365 * 86_400
-# What conditions are called in other programs.
+# Names of conditions in other programs, for suggestions.
 _FOREIGN_NAMES = {"state": "status", "query": "words", "search": "words", "text": "words", "type": "error_type"}
 
 _E = TypeVar("_E", bound=StrEnum)
@@ -65,7 +65,7 @@ def find(
     cursor: str | None,
     redacted: bool,
 ) -> Flow[Page]:
-    """One page, filled up where the store stopped because it had looked at enough."""
+    """Find one page, and fill it up if the store stopped early at its limit of examined items."""
     filter = build_filter(where, conditions, core.clock.now())
     wanted = parse_choice("order", Order, order)
     check_integer("limit", limit, 1, MAX_BATCH)
@@ -85,12 +85,12 @@ def find(
 
 
 def count(core: Core, where: Filter | None, conditions: Mapping[str, Any]) -> Flow[int]:
-    """How many items match, however many calls it takes."""
+    """Count the items that match, with as many queries as needed."""
     return (yield from count_all(build_filter(where, conditions, core.clock.now())))
 
 
 def count_all(where: Filter) -> Flow[int]:
-    """The sum over all cursors."""
+    """Return the sum of the counts over all cursors."""
     total, cursor = 0, None
     while True:
         counted: Counted = yield from run_query(CountItems(where, cursor))
@@ -101,7 +101,7 @@ def count_all(where: Filter) -> Flow[int]:
 
 
 def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]:
-    """The largest groups of dead letters."""
+    """Return the largest groups of dead letters."""
     check_integer("limit", limit, 1, MAX_BATCH)
     name = None if queue is None else check_name("queue", queue)
     found = yield from run_query(ListGroups(name, limit))
@@ -112,7 +112,7 @@ def groups(core: Core, queue: str | None, limit: int) -> Flow[tuple[Group, ...]]
 def build_filter(
     where: Filter | None, conditions: Mapping[str, Any], now: Instant, status: Status | None = Status.DEAD
 ) -> Filter:
-    """The filter that a call means: the one given, or the conditions; `status` where those name none."""
+    """Return the filter of a call: the given one, or one of the conditions; `status` if those name none."""
     if where is None:
         return filter_from({"status": status, **conditions}, now)
     if type(where) is not Filter:
@@ -129,7 +129,7 @@ def build_filter(
 
 
 def filter_from(conditions: Mapping[str, Any], now: Instant) -> Filter:
-    """A filter from what a person or a program wrote. Every value is checked."""
+    """Return a filter from conditions of a caller. Every value is checked."""
     for name in conditions:
         if name not in _CONDITIONS:
             meant = suggest(name, _CONDITIONS, _FOREIGN_NAMES)
@@ -155,7 +155,7 @@ def _checked(name: str, value: Any, now: Instant) -> Any:
 
 
 def parse_choice(what: str, kind: type[_E], value: Any, *others: str) -> _E:
-    """The member of an enumeration that a text names. `others` are words that were allowed too."""
+    """Return the member of an enumeration that a text names. `others` are further allowed words, for the error."""
     with checking_input(what):
         text = exact_str(value) if isinstance(value, str) else None
     if text in tuple(kind):
@@ -166,7 +166,7 @@ def parse_choice(what: str, kind: type[_E], value: Any, *others: str) -> _E:
 
 
 def check_cursor(cursor: object) -> None:
-    """Raise unless it can be a cursor."""
+    """Raise unless it is None or text, as cursors are."""
     if cursor is not None and type(cursor) is not str:
         raise InvalidInput(f"a cursor is the text that the page before carried, not {short_repr(cursor, 60)}")
 
@@ -176,7 +176,7 @@ def _status(name: str, value: Any) -> Status | None:
 
 
 def _instant(name: str, value: Any, now: Instant) -> Instant:
-    """An instant, or how long ago. No duration is as long as the time since 1970 is in microseconds."""
+    """Return the instant of a datetime, of an age, or of an int above every age: microseconds since 1970."""
     if isinstance(value, datetime):
         return to_instant(name, value)
     if isinstance(value, int) and not isinstance(value, bool) and value > MAX_DURATION // SECOND:
@@ -229,11 +229,11 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "ids": _ids,
     "id_prefix": _id_prefix,
 }
-"""Of conditions that have a rule beside their type."""
+"""Checks of conditions that have a rule in addition to their type."""
 
 
 LONGEST_WAIT = SECOND
-"""Whoever follows looks at least this often, though a wake-up comes with every change."""
+"""Maximum time between two polls of a follower, in addition to the wake-up by each change."""
 
 
 def query(
@@ -246,7 +246,7 @@ def query(
     before: int | None = None,
     limit: int = MAX_BATCH,
 ) -> ReadFeed:
-    """What to read, with every argument checked."""
+    """Return the query for these arguments, all checked."""
     check_integer("limit", limit, 1, MAX_BATCH)
     for what, number in (("after", after), ("before", before)):
         if number is not None:
@@ -263,7 +263,8 @@ def query(
 
 
 def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
-    """One page: the newest, unless a number says otherwise. QueueNotFound where nothing tells of the queue."""
+    """Read one page: the newest, unless a number is given. Raises QueueNotFound if the queue has no entry and does not
+    exist."""
     if asked.after is None and asked.before is None:
         asked = msgspec.structs.replace(asked, before=MAX_NUMBER)
     page: FeedPage = yield from run_query(asked)
@@ -274,7 +275,7 @@ def read(core: Core, asked: ReadFeed) -> Flow[FeedPage]:
 
 
 def newest() -> ReadFeed:
-    """What tells where the feed ends now: the `last` of its answer is the number to follow from."""
+    """Return the query for the current end of the feed: the `last` of its answer is the number to follow from."""
     return ReadFeed(before=MAX_NUMBER, limit=1)
 
 
@@ -289,8 +290,8 @@ def audit(core: Core, limit: int, before: int | None) -> Flow[tuple[AuditEntry, 
 
 
 def wait_beyond(core: Core, number: int) -> Flow[FeedPage]:
-    """What there is behind a number, of whatever kind; where that is nothing, once there may be something. Nothing is
-    hidden in it."""
+    """Read the entries after a number, of all kinds and unredacted; if there are none, wait for a change and return the
+    empty page."""
     ticket = core.notify.sequence(ALL_QUEUES)
     page: FeedPage = yield from run_query(ReadFeed(after=number, limit=MAX_BATCH))
     if not page.entries and not page.more:
@@ -299,7 +300,7 @@ def wait_beyond(core: Core, number: int) -> Flow[FeedPage]:
 
 
 class FeedCursor:
-    """Where one that follows the feed stands."""
+    """The position of a follower of the feed."""
 
     def __init__(self, core: Core, asked: ReadFeed, wait: DurationInput | None) -> None:
         self._core = core
@@ -307,11 +308,11 @@ class FeedCursor:
         self._wait = None if wait is None else parse_duration(wait, "wait")
 
     def begin_behind(self, page: FeedPage) -> None:
-        """Give what comes after this page."""
+        """Continue after this page."""
         self._asked = msgspec.structs.replace(self._asked, after=page.last)
 
     def next(self) -> Flow[tuple[FeedEntry, ...]]:
-        """The next entries. None of them where the wait is over."""
+        """Return the next entries; an empty tuple if the wait has expired."""
         core = self._core
         end = None if self._wait is None else Instant(core.clock.now() + self._wait)
         while True:

@@ -41,7 +41,7 @@ _READ_TOGETHER = 100
 def change(
     core: Core, verb: Verb, ids: str | Sequence[str], actor: str | None, force: bool = False, *, to: str | None = None
 ) -> Flow[Any]:
-    """Carry out a verb that needs no verdict."""
+    """Execute a verb that needs no verdict."""
     target_queue = None
     if verb is Verb.MOVE:
         target_queue = yield from target_of(core, check_address("queue", to))
@@ -54,7 +54,7 @@ def change(
 def reschedule(
     core: Core, ids: str | Sequence[str], actor: str | None, note: str | None, delay: DurationInput, at: datetime | None
 ) -> Flow[Any]:
-    """Change from when items that wait may be leased."""
+    """Change the time from which waiting items may be leased."""
     span, instant = parse_duration(delay, "delay"), None if at is None else to_instant("enqueue_at", at)
     targets = tuple(check_times(ManualTarget(id, delay=span, enqueue_at=instant)) for id in checked_ids(ids))
     call = ManualChange(Verb.RESCHEDULE, targets, core.actor(actor), note=check_note("note", note))
@@ -71,12 +71,12 @@ def change_with_verdict(
     error: str | Failure | None = None,
     note: str | None = None,
 ) -> Flow[Any]:
-    """Carry out a verb that needs a verdict for each item: read, judge, change; again where settings changed."""
+    """Execute a verb that needs a verdict for each item: read, judge, change; repeat if settings have changed."""
     text, forced = check_note("note", note), flag("force", force)
     if verb is Verb.FAIL:
-        failure_of(error, (), None, core.clock.now())  # what is no error is refused at once, not item by item
+        failure_of(error, (), None, core.clock.now())  # an invalid error is refused once, not for each item
     now: dict[ItemId, ItemId] = {}
-    """The present id of what was listed under another one: an item is judged once, however often it is listed."""
+    """The current ids of items by their listed ids: an item is judged once, even if it is listed several times."""
     listed = checked_ids(ids)
 
     def judge(waiting: Sequence[ItemId]) -> Flow[dict[ItemId, Any]]:
@@ -111,7 +111,7 @@ def _latest(now: Mapping[ItemId, ItemId], id: ItemId) -> ItemId:
 
 
 def hold(ids: Sequence[str], held_by: str, lasting: bool) -> Flow[int]:
-    """Keep items out of the ready index."""
+    """Hold items: they stay out of the ready index."""
     call = Hold(checked_ids(ids), check_label("held_by", held_by), flag("lasting", lasting))
     held = yield from commit_call(call)
     assert isinstance(held, int)  # it names no version of a queue
@@ -119,7 +119,7 @@ def hold(ids: Sequence[str], held_by: str, lasting: bool) -> Flow[int]:
 
 
 def unhold(held_by: str, ids: Sequence[str] | None) -> Flow[int]:
-    """Without ids, step by step until nothing is held under that name."""
+    """End a hold on these items; without ids, step by step until the name holds nothing."""
     call = Unhold(check_label("held_by", held_by), None if ids is None else checked_ids(ids))
     total = 0
     while True:
@@ -143,12 +143,12 @@ def _target_with_verdict(
 
 
 def checked_ids(ids: str | Sequence[str]) -> tuple[ItemId, ...]:
-    """One id or several, as a tuple."""
+    """Return one id or several as a tuple, checked."""
     return ids_of(ids, MAX_BATCH, "one id or a list of ids", "call")
 
 
 def unwrap_single(ids: str | Sequence[str], results: Sequence[Any]) -> Any:
-    """For one id its result, and a refusal is raised; for several a list with a result or a refusal for each."""
+    """Return the result of one id, or raise its refusal; for several ids, return a list of results and refusals."""
     return raise_if_refused(results[0]) if isinstance(ids, str) else list(results)
 
 
@@ -157,7 +157,7 @@ Edit = Callable[[Any], Any] | Mapping[str, Any]
 
 
 class Edits(msgspec.Struct, frozen=True):
-    """What to change in the items. `...` leaves the payload or the headers as they are."""
+    """The changes of payload and headers in a redrive. `...` leaves them unchanged."""
 
     payload: Any | EllipsisType = ...
     headers: Mapping[str, str] | EllipsisType = ...
@@ -175,9 +175,9 @@ def redrive(
     force: bool,
     note: str | None,
 ) -> Flow[Any]:
-    """Read and edit where that is asked for, then bring all back in one call.
+    """Read and edit the items if edits are given, then redrive all in one call.
 
-    An item that cannot be edited stays dead, like any that is refused.
+    An item that cannot be edited stays dead, like one that is refused.
     """
     target_queue = None if to is None else (yield from target_of(core, to))
     text, forced = check_note("note", note), flag("force", force)
@@ -202,7 +202,7 @@ def redrive(
 
 
 def _check(edits: Edits) -> bool:
-    """Whether there is anything to change in the items."""
+    """Check the edits, and return whether they change anything."""
     for name, value, edit in (
         ("payload", edits.payload, edits.edit),
         ("headers", edits.headers, edits.edit_headers),
@@ -266,7 +266,7 @@ def _apply(what: str, edit: Edit, value: Any) -> Any:
 
 
 def _encoded(value: Any, item: Item) -> Result:
-    """The new payload under the content type that the item has, where that fits."""
+    """Encode the new payload, with the content type of the item if that fits."""
     with checking_input("payload"):
         is_bytes = isinstance(value, bytes | bytearray | memoryview)
     keeps = is_bytes or is_json(item.content_type)

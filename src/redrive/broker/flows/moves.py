@@ -1,6 +1,6 @@
-"""Moves between stores: taking every item that is on its way to where it goes, again and again until it is there.
+"""Moves between stores: each moving item is transferred to its destination, with retries until it has arrived.
 
-Four transactions, two in each store; each may be repeated, and any process that knows both stores may go on where
+Four transactions, two in each store. Each is idempotent, and any process that knows both stores may continue where
 another one stopped. See `redrive.model.arrival`.
 """
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 _log = events.logger("redrive.moves")
 
 BATCH_SIZE = 100
-"""Items that are taken to another store in one transaction there."""
+"""Maximum number of items that another store receives in one transaction."""
 FIRST_PAUSE = SECOND
 LONGEST_PAUSE = MINUTE
-"""A queue that cannot be reached is tried again after a pause that doubles each time, up to this."""
+"""The longest back-off: a queue that cannot be reached is retried after a pause that doubles each time, up to this."""
 STUCK_AFTER = 5 * MINUTE
-"""What has been on its way for longer needs somebody to look at it."""
+"""An item that has been moving for longer is reported to the operator."""
 
 
 class PendingMove(msgspec.Struct, frozen=True):
-    """An item on its way to another store."""
+    """An item that is moving to another store."""
 
     id: ItemId
     queue: str
-    """Where it still is."""
+    """The queue that it still is in."""
     to: str
     """`name@store`."""
     since: Instant
     problem: str | None = None
-    """What kept it when this program last tried. None where it has not tried, or nothing is wrong."""
+    """The problem of the last attempt of this program. None if it made none, or the last one succeeded."""
     stuck: bool = False
-    """It has been on its way for more than 5 minutes."""
+    """True if it has been moving for more than 5 minutes."""
 
     def __str__(self) -> str:
         told = "" if self.problem is None else f": {self.problem}"
@@ -59,7 +59,7 @@ class PendingMove(msgspec.Struct, frozen=True):
 
 
 class _MoveAttempt(msgspec.Struct, frozen=True):
-    """How often a queue could not be reached, and when it is tried again."""
+    """The failed attempts to reach a queue, and the time of the next one."""
 
     tries: int
     until: Instant
@@ -67,33 +67,33 @@ class _MoveAttempt(msgspec.Struct, frozen=True):
 
 
 class MoveBackoff:
-    """What this process met on the way to each queue. It starts anew with the process."""
+    """The back-off of this process for each destination queue. It is not stored."""
 
     def __init__(self) -> None:
         self._trials: dict[str, _MoveAttempt] = {}
         self.looked_up_to: dict[str, ItemId | None] = {}
-        """How far it was looked, by store, for what was received from there and is not closed."""
+        """By store: the source_id up to which its open moves were checked; None: from the start."""
 
     def is_due(self, to: str, now: Instant) -> bool:
-        """Whether it may be tried. A clock that was set back does not keep it waiting."""
+        """Return whether the queue may be tried now. A clock that was set back does not delay it."""
         trial = self._trials.get(to)
         return trial is None or not now < trial.until <= now + LONGEST_PAUSE
 
     def problem(self, to: str) -> str | None:
-        """What was wrong the last time."""
+        """Return the problem of the last attempt, or None."""
         trial = self._trials.get(to)
         return None if trial is None else trial.problem
 
     def went_well(self, to: str) -> None:
-        """It took what was brought."""
+        """Reset the back-off: the queue received its items."""
         self._trials.pop(to, None)
 
     def left_to_others(self, to: str, store: str, now: Instant) -> None:
-        """A program that knows the store will take them there."""
+        """Leave the queue to a program that knows its store; this one checks again after LONGEST_PAUSE."""
         self._trials[to] = _MoveAttempt(1, Instant(now + LONGEST_PAUSE), f"this program knows no store '{store}'")
 
     def failed(self, to: str, error: RedriveError, now: Instant) -> None:
-        """It did not. Wait longer than the last time."""
+        """Record a failed attempt, and double the back-off."""
         before = self._trials.get(to)
         tries = 1 if before is None else before.tries + 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE << min(tries - 1, 20))
@@ -103,7 +103,7 @@ class MoveBackoff:
 
 
 def resume(core: Core, store: str | None = None) -> Flow[int]:
-    """Take the next items of each destination there, in one store or in all. Gives how many arrived."""
+    """Transfer the next items of each destination, in one store or in all. Returns how many arrived."""
     arrived = 0
     for destination in (yield from due(core)):
         if store is None or split_address(destination.to)[1] == store:
@@ -112,7 +112,7 @@ def resume(core: Core, store: str | None = None) -> Flow[int]:
 
 
 def due(core: Core) -> Flow[list[MoveTarget]]:
-    """Where items are on their way to, but for what is not to be tried yet."""
+    """Return the destinations of moving items, except those whose back-off has not expired."""
     found: tuple[MoveTarget, ...] = yield from run_query(ListMoveTargets())
     return [each for each in found if core.trials.is_due(each.to, core.clock.now())]
 
@@ -129,7 +129,7 @@ def _take(core: Core, destination: MoveTarget) -> Flow[int]:
         return 0
     try:
         results = yield OnStore(store, CommitCalls([Receive(queue, move, core.store.name) for move in moves]))
-    except RedriveError as error:  # not known here, not reached, outcome unknown: the items stay as they are
+    except RedriveError as error:  # unknown store, unreachable, or outcome unknown: the items stay as they are
         core.trials.failed(to, error, core.clock.now())
         return 0
     refusal = next((result for result in results if isinstance(result, RedriveError)), None)
@@ -145,7 +145,7 @@ def _take(core: Core, destination: MoveTarget) -> Flow[int]:
 
 
 def _close(core: Core, at: str, moves: list[OpenMove], came_from: str) -> Flow[None]:
-    """Tell the store that received items that they are gone where they came from. `close_left_open` finds the rest."""
+    """Notify the store that received items that their source has deleted them. `close_left_open` finds the rest."""
     queues: dict[str, list[ItemId]] = {}
     for move in moves:
         queues.setdefault(move.queue, []).append(move.source_id)
@@ -157,9 +157,9 @@ def _close(core: Core, at: str, moves: list[OpenMove], came_from: str) -> Flow[N
 
 
 def close_left_open(core: Core, store: str) -> Flow[int]:
-    """Close what was received from a store and is gone there, where whoever moved it did not get so far.
+    """Close moves from a store that has deleted its items, if the process that moved them stopped before that.
 
-    One page at a time, from where the last one ended. Gives how many.
+    Checks one page, from where the last one ended. Returns how many were closed.
     """
     looked_up_to = core.trials.looked_up_to
     found: tuple[OpenMove, ...] = yield from run_query(ListOpenMoves(store, BATCH_SIZE, looked_up_to.get(store)))
@@ -182,7 +182,7 @@ def close_left_open(core: Core, store: str) -> Flow[int]:
 
 
 def list_pending_moves(core: Core, limit: int) -> Flow[tuple[PendingMove, ...]]:
-    """What is on its way; what left first is first."""
+    """List moving items, oldest move first."""
     check_integer("limit", limit, 1, MAX_BATCH)
     found: tuple[Move, ...] = yield from run_query(ListMoves(None, limit))
     now = core.clock.now()
@@ -200,9 +200,10 @@ def list_pending_moves(core: Core, limit: int) -> Flow[tuple[PendingMove, ...]]:
 
 
 def target_of(core: Core, to: str) -> Flow[str]:
-    """The queue that a person names, here or in another store. Raises where that is not known, or has no such queue.
+    """Return the address of a target queue, here or in another store. Raises if that store is unknown, or has no such
+    queue.
 
-    A store that cannot be reached takes the items later.
+    A store that cannot be reached is accepted: it receives the items later.
     """
     address = core.address("queue", to)
     if not is_remote(address):
@@ -219,18 +220,18 @@ def target_of(core: Core, to: str) -> Flow[str]:
 
 
 class MoveThreads:
-    """A thread for each store that items are on their way to, while there are any."""
+    """The threads that move items: one for each destination store, while items move there."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._lock = threading.Lock()
         self._running: dict[str, bool] = {}
-        """By store; whether there is something new since the thread last looked."""
+        """By store: whether it was requested again since its thread last checked."""
         self._threads: dict[str, threading.Thread] = {}
         self._closed = False
 
     def ensure_running(self, store: str) -> None:
-        """Something is on its way to that store, or was left open by it."""
+        """Start the thread of a store, or make it run once more: items move there, or moves from it are open."""
         with self._lock:
             if self._closed:
                 return
@@ -244,7 +245,7 @@ class MoveThreads:
             self._threads[store].start()
 
     def close(self) -> None:
-        """Stop after the step that is running."""
+        """Stop after the current step of each thread."""
         with self._lock:
             self._closed = True
             threads = list(self._threads.values())

@@ -1,4 +1,4 @@
-"""Operations: start, plan, look, steer and drive changes of many items."""
+"""Operations: flows to start, plan, inspect, control and run changes of many items."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 BATCH_SIZE = 250
-"""Items of one step. With more an operation is a little faster, and a put meanwhile waits longer."""
+"""Items of one step. With more, an operation is slightly faster, and a concurrent put waits longer."""
 STEPS_PER_SECOND = 10
-"""How many steps a second an operation with a rate makes, about."""
+"""Approximate number of steps per second of an operation with a rate."""
 LONGEST_WAIT = SECOND
-"""Whoever drives an operation looks at least this often whether somebody paused it or set another rate."""
+"""Maximum time between two reads of an operation, which notice a pause or another rate."""
 _MOVING = frozenset({Verb.REDRIVE, Verb.MOVE, Verb.BURY})
-"""Verbs after which items may be on their way to another store."""
+"""Verbs after which items may be moving to another store."""
 _TO_WORK = frozenset({Verb.REDRIVE, Verb.RETRY, Verb.MOVE})
 """Verbs after which workers get the items."""
 _OF_START = OperationOptions.__annotations__.keys() - PlanOptions.__annotations__.keys()
-# What conditions without a status mean.
+# The status that conditions without one select.
 _STATUS = {
     Verb.REDRIVE: Status.DEAD,
     Verb.RETRY: Status.DEAD,
@@ -76,7 +76,7 @@ REVERSE = {
     Verb.RESTORE: (Verb.ARCHIVE, None),
     Verb.BURY: (Verb.REDRIVE, Status.DEAD),
 }
-"""Verbs that can be taken back: by which verb, and in which status their items are until then."""
+"""Verbs that can be undone, with the verb that does it and the status in which it finds the items."""
 
 Progress = Callable[[Operation], object]
 
@@ -97,7 +97,7 @@ def start_operation(
     paused: bool = False,
     **conditions: Unpack[Conditions],
 ) -> Flow[Operation]:
-    """Count what matches, and leave the rest to the maintenance."""
+    """Count the items that match, and start the operation, which the maintenance then runs."""
     wanted, filter, target = yield from _meant(core, verb, where, conditions, to)
     call = StartOperation(
         verb=wanted,
@@ -114,7 +114,7 @@ def start_operation(
     check_start(call)
     if confirm is not None:
         if wanted is not Verb.PURGE:
-            raise InvalidInput(f"confirm is for purge, which cannot be taken back; leave it out of {wanted}")
+            raise InvalidInput(f"confirm is for purge, which cannot be undone; leave it out of {wanted}")
         check_integer("confirm", confirm, 0, MAX_NUMBER)
     matched = yield from count_all(filter)
     expected = matched if limit is None else min(matched, limit)
@@ -127,18 +127,18 @@ def start_operation(
 
 
 def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
-    """Start what takes an operation back, for the items that it changed."""
+    """Start the operation that reverses another one, for the items that it changed."""
     done: Operation = yield from run_query(GetOperation(_checked(id)))
     if done.to is not None and is_remote(done.to):
-        raise InvalidInput(f"operation {id} took items to {done.to}, and nothing is taken back from another store")
+        raise InvalidInput(f"operation {id} took items to {done.to}, and nothing can be undone in another store")
     if done.verb not in REVERSE:
-        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
+        raise InvalidInput(f"{done.verb} cannot be undone; {', '.join(sorted(REVERSE))} can")
     if not done.ended:
         raise InvalidInput(f"operation {id} is {done.status}; cancel_operation() it first, then undo what it did")
     verb, status = REVERSE[done.verb]
     filter = Filter(status=status, operation=done.id)
     expected = yield from count_all(filter)
-    note = f"takes back operation {done.id}"
+    note = f"undoes operation {done.id}"
     call = StartOperation(verb=verb, where=filter, actor=core.actor(actor), note=note, expected=expected)
     return (yield from _started(core, call))
 
@@ -152,7 +152,7 @@ def plan_operation(
     limit: int | None = None,
     **conditions: Unpack[Conditions],
 ) -> Flow[OperationPlan]:
-    """Look at every item that matches, and say what would become of it."""
+    """Read every item that matches, and return the outcome that the operation would have for it."""
     check_limit(limit)
     if options := _OF_START.intersection(conditions):
         raise InvalidInput(f"{' and '.join(sorted(options))} can only be given to start; leave it out of the plan")
@@ -191,12 +191,12 @@ def list_all(core: Core, unfinished: bool, limit: int) -> Flow[tuple[Operation, 
 
 
 def pause(core: Core, id: str, actor: str | None) -> Flow[Operation]:
-    """No more steps until it is resumed."""
+    """Pause an operation: no more steps until it is resumed."""
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), OperationStatus.PAUSED)))
 
 
 def resume(core: Core, id: str, skip_canaries: bool, actor: str | None) -> Flow[Operation]:
-    """Go on where it was paused; canaries that it waited for are waited for again, unless it is to go on anyway."""
+    """Resume an operation where it was paused. It waits for its canaries again, unless these are skipped."""
     id, regardless = _checked(id), flag("skip_canaries", skip_canaries)
     operation: Operation = yield from run_query(GetOperation(id))
     go_on = SetOperation(id, core.actor(actor), OperationStatus.RUNNING)
@@ -208,12 +208,12 @@ def resume(core: Core, id: str, skip_canaries: bool, actor: str | None) -> Flow[
 
 
 def cancel(core: Core, id: str, actor: str | None) -> Flow[Operation]:
-    """No more steps at all. What was changed stays changed."""
+    """Cancel an operation: no more steps. Items that it has changed stay changed."""
     return (yield from _set(core, SetOperation(_checked(id), core.actor(actor), OperationStatus.CANCELLED)))
 
 
 def set_operation_rate(core: Core, id: str, rate: float, actor: str | None) -> Flow[Operation]:
-    """At most so many items a second from now on."""
+    """Set the maximum rate of an operation, in items per second."""
     check_rate(rate)
     if rate is None:
         raise InvalidInput(f"a rate is a number of items per second; {MAX_RATE:,} is as good as none")
@@ -223,7 +223,7 @@ def set_operation_rate(core: Core, id: str, rate: float, actor: str | None) -> F
 def run_operation(
     core: Core, id: str, wait: DurationInput | None, progress: Progress | None, at_once: int = BATCH_SIZE
 ) -> Flow[Operation]:
-    """Make its steps here, until there is nothing more to do for now."""
+    """Run the steps of an operation here, until it has ended, is paused, or waits for canaries beyond `wait`."""
     id = _checked(id)
     check_integer("at_once", at_once, 1, MAINTENANCE_BATCH)
     check_progress(progress)
@@ -247,7 +247,7 @@ def run_operation(
 
 
 def step(core: Core, operation: Operation, limit: int = BATCH_SIZE) -> Flow[Operation]:
-    """One step of at most `limit` items. Where another process made it meanwhile, nothing happens."""
+    """Make one step of at most `limit` items. Does nothing if another process made it concurrently."""
     if operation.rate is not None:
         limit = max(1, min(limit, int(operation.rate / STEPS_PER_SECOND)))
 
@@ -283,7 +283,7 @@ def _set(core: Core, call: SetOperation) -> Flow[Operation]:
 def _meant(
     core: Core, verb: str, where: Filter | None, conditions: Mapping[str, Any], to: str | None
 ) -> Flow[tuple[Verb, Filter, str | None]]:
-    """The verb, the filter and the target queue, checked."""
+    """Return the verb, the filter and the target queue, checked."""
     with checking_input("verb"):
         known = isinstance(verb, str) and exact_str(verb) in tuple(BULK_VERBS)
     if not known:
@@ -295,7 +295,7 @@ def _meant(
 
 
 def _sizes(queues: tuple[Queue, ...]) -> Flow[dict[str, int]]:
-    """How full the queues are that can be full."""
+    """Return the number of items in each queue that has a max_size."""
     sizes: dict[str, int] = {}
     for queue in queues:
         if queue.settings.max_size is not None:
@@ -305,7 +305,7 @@ def _sizes(queues: tuple[Queue, ...]) -> Flow[dict[str, int]]:
 
 
 def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdict, int]]]:
-    """Where the buried go, for each queue that the filter can mean."""
+    """Return the verdict on buried items and the version of the settings, for each queue that the filter may match."""
     queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     only = operation.where.queue
     return {
@@ -316,7 +316,7 @@ def _verdicts(core: Core, operation: Operation) -> Flow[Mapping[str, tuple[Verdi
 
 
 def check_target(verb: Verb, to: str | None) -> None:
-    """Raise unless the verb takes items to another queue if and only if one may, or must, be named."""
+    """Raise if a target queue is named for a verb that takes none, or missing for a move."""
     if to is not None and verb not in VERBS_WITH_TARGET:
         raise InvalidInput(f"{verb} takes items to no queue that one could name; leave `to` out")
     if to is None and verb is Verb.MOVE:
@@ -324,7 +324,7 @@ def check_target(verb: Verb, to: str | None) -> None:
 
 
 def check_start(call: StartOperation) -> None:
-    """Raise unless the options of an operation go with its verb and with each other."""
+    """Raise unless the options of an operation fit its verb and each other."""
     check_limit(call.limit)
     check_rate(call.rate)
     check_canary(call.verb, call.canary, call.canary_success_ratio)
@@ -356,7 +356,7 @@ def check_rate(rate: object) -> None:
 
 
 def check_canary(verb: Verb, canary: object, share: object) -> None:
-    """Raise unless so many may be tried first, and such a share of them has to go well."""
+    """Raise unless the number of canaries and their required success ratio are valid for the verb."""
     check_integer("canary", canary, 0, MAX_CANARIES)
     if canary and verb not in REVIVING_VERBS:
         raise InvalidInput(f"a canary is for {' and '.join(sorted(REVIVING_VERBS))}: what {verb} changes runs nowhere")

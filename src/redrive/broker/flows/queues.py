@@ -2,8 +2,8 @@
 other stores.
 
 Managed settings are registered in the store, so every process refuses other changes. A remote dead queue is linked
-before the queue gets the setting, and unlinked after the setting is gone. So no dead queue is used by a queue that it
-does not know. After a crash it may know one that no longer uses it: `drop_stale_links`.
+before the queue gets the setting, and unlinked after the setting is removed. So a dead queue knows every queue that
+uses it. After a crash it may also know one that no longer uses it: `drop_stale_links`.
 """
 
 from __future__ import annotations
@@ -49,46 +49,46 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 MANAGED_KIND = "managed"
-"""What queues of a file are registered as."""
+"""The kind of registrations of queues that a config file manages."""
 
 
 class ManagedSettings(msgspec.Struct, frozen=True):
-    """Who manages a queue."""
+    """The management of a queue by a config file."""
 
     file: str
     """The path of the file, on the machine where it was applied."""
     settings: tuple[str, ...] = ()
-    """What the file sets. Other settings of the queue are anybody's."""
+    """The settings that the file sets. Any process may change the others."""
     is_external: bool = False
-    """Whether the items of the queue come from a command that lists them."""
+    """True if the items of the queue come from a command that lists them."""
 
 
 def managed_settings_of(queue: str) -> Flow[ManagedSettings | None]:
-    """Who manages a queue; None where nobody does."""
+    """Read the management of a queue; None if no file manages it."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(MANAGED_KIND, queue))
     return _read_managed(found[0]) if found else None
 
 
 def list_managed() -> Flow[dict[str, ManagedSettings]]:
-    """All queues that a file manages, by name."""
+    """Return all queues that a file manages, by name."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(MANAGED_KIND))
     return {each.name: read for each in found if (read := _read_managed(each)) is not None}
 
 
 def manage(queue: str, management: ManagedSettings) -> Register:
-    """The call by which a file takes a queue over."""
+    """Return the call by which a file takes over a queue."""
     return Register(MANAGED_KIND, queue, msgspec.json.encode(management))
 
 
 def stop_managing(queue: str) -> Unregister:
-    """The call by which nobody manages a queue any more."""
+    """Return the call that ends the management of a queue."""
     return Unregister(MANAGED_KIND, queue)
 
 
 def release_queue(queue: str) -> Flow[bool]:
-    """Nobody manages a queue any more; for a file that is gone. Gives whether somebody did.
+    """End the management of a queue by a file that is gone. Returns whether the queue was managed.
 
-    What the file registered for a capture queue is removed too: no other program could change it.
+    The capture settings that the file registered are removed too: no other program could change them.
     """
     name = check_name("queue", queue)
     results = yield CommitCalls((stop_managing(name), Unregister(CAPTURE_KIND, name)))
@@ -98,7 +98,7 @@ def release_queue(queue: str) -> Flow[bool]:
 
 
 def check_update(queue: str, management: ManagedSettings | None, before: QueueSettings, after: QueueSettings) -> None:
-    """Raise where a change touches what a file manages."""
+    """Raise if a change affects a setting that a file manages."""
     if management is None:
         return
     for name in management.settings:
@@ -107,7 +107,7 @@ def check_update(queue: str, management: ManagedSettings | None, before: QueueSe
 
 
 def check_delete(queue: str, management: ManagedSettings | None) -> None:
-    """Raise where a file has the queue."""
+    """Raise if a file manages the queue."""
     if management is not None:
         raise InvalidSetting("queue", f"'{queue}' {_refusal(queue, management, 'remove it there first')}")
 
@@ -115,20 +115,20 @@ def check_delete(queue: str, management: ManagedSettings | None) -> None:
 def without_settings(
     settings: QueueSettings, names: Iterable[str], defaults: QueueSettings | None = None
 ) -> QueueSettings:
-    """Settings in which these have their defaults again."""
+    """Return the settings with those of these names reset to their defaults."""
     defaults = defaults or QueueSettings()
     return msgspec.structs.replace(settings, **{name: getattr(defaults, name) for name in names})
 
 
 def _refusal(queue: str, management: ManagedSettings, what: str) -> str:
     return (
-        f"is managed by {management.file}: {what}. If that file is gone for good, free the queue with: redrive config "
+        f"is managed by {management.file}: {what}. If that file no longer exists, free the queue with: redrive config "
         f"release {queue}"
     )
 
 
 def _read_managed(registration: Registration) -> ManagedSettings | None:
-    """None where it was written by nobody that is known here."""
+    """Decode a registration; None if this release cannot read it."""
     try:
         return msgspec.json.decode(registration.value, type=ManagedSettings)
     except ValueError:  # also for texts that are not UTF-8
@@ -136,7 +136,7 @@ def _read_managed(registration: Registration) -> ManagedSettings | None:
 
 
 def normalize_dead_queue(core: Core, settings: QueueSettings) -> QueueSettings:
-    """Settings in which dead queues of this store have no store. Raises where another one is not known."""
+    """Return settings in which dead queues of this store are named without it. Raises if another store is unknown."""
     dead_queue = settings.dead_queue
     try:
         if isinstance(dead_queue, dict):
@@ -150,7 +150,7 @@ def normalize_dead_queue(core: Core, settings: QueueSettings) -> QueueSettings:
 
 
 def link_dead_queue(core: Core, name: str, settings: QueueSettings) -> Flow[None]:
-    """Let the dead queues in other stores know that this queue uses them. Raises where one of them cannot be used."""
+    """Register this queue as a user of its dead queues in other stores. Raises if one of them cannot be used."""
     for address in remote_dead_queues(settings):
         try:
             raise_if_refused((yield _set_used(core, name, address, used=True))[0])
@@ -161,7 +161,7 @@ def link_dead_queue(core: Core, name: str, settings: QueueSettings) -> Flow[None
 
 
 def unlink_dead_queue(core: Core, name: str, addresses: Iterable[str]) -> Flow[None]:
-    """Let those of the dead queues know that this queue does not use, as it is now."""
+    """Unregister this queue as a user of those dead queues that its current settings do not name."""
     addresses = set(addresses)
     if not addresses:
         return
@@ -175,11 +175,11 @@ def unlink_dead_queue(core: Core, name: str, addresses: Iterable[str]) -> Flow[N
         try:
             yield _set_used(core, name, address, used=False)
         except RedriveError:
-            continue  # it is asked again when somebody wants to delete the dead queue
+            continue  # checked again before a deletion of the dead queue: `drop_stale_links`
 
 
 def drop_stale_links(core: Core, queue: Queue) -> Flow[None]:
-    """Ask the stores of those who use a dead queue whether they still do, where they are known."""
+    """Unregister users of a dead queue that no longer use it, as far as this program knows their stores."""
     here = make_address(queue.name, core.store.name)
     for user in queue.source_queues:
         name, store = split_address(user)
@@ -204,7 +204,7 @@ def _set_used(core: Core, name: str, address: str, *, used: bool) -> OnStore:
 
 
 def create(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[Queue]:
-    """Create a queue from what a person wrote. A dead queue in another store is told first."""
+    """Create a queue with unchecked settings. A dead queue in another store is linked first."""
     name = check_name("queue", name)
     wanted = normalize_dead_queue(core, parse_settings(settings))
     yield from link_dead_queue(core, name, wanted)
@@ -233,9 +233,9 @@ def ensure(core: Core, name: str, settings: Mapping[str, Any]) -> Flow[None]:
 
 
 def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None) -> Flow[Queue]:
-    """Apply the changes to the newest settings, again and again until nobody else changed them in between.
+    """Apply the changes to the newest settings; retry while another process changes them concurrently.
 
-    What a file manages is refused.
+    A change of a setting that a file manages is refused.
     """
     name = check_name("queue", name)
     yield from get(core, name)
@@ -261,7 +261,7 @@ def update(core: Core, name: str, changes: Mapping[str, Any], actor: str | None)
 
 
 def get(core: Core, name: str) -> Flow[Queue]:
-    """Read a queue, and remember its settings."""
+    """Read a queue, and cache its settings."""
     queue: Queue = yield from run_query(GetQueue(check_name("queue", name)))
     core.cache_queue(queue)
     return queue
@@ -273,7 +273,7 @@ def list_all() -> Flow[tuple[Queue, ...]]:
 
 
 def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flow[int]:
-    """Remove a queue and what is in it. One that a file has is refused."""
+    """Delete a queue and its items. Refused if a file manages the queue."""
     if confirm is not None and type(confirm) is not int:
         raise InvalidInput(f"confirm must be the number of items you mean, not {short_repr(confirm, 40)}")
     name = check_name("queue", name)
@@ -288,24 +288,24 @@ def delete(core: Core, name: str, confirm: int | None, actor: str | None) -> Flo
 
 
 def _release_held(queue: Queue) -> Flow[None]:
-    """Release what breakers of a queue that is no more hold elsewhere: items that were moved from it."""
+    """Release items in other queues that breakers of a deleted queue still hold: they were moved from it."""
     for breaker in queue.breakers:
         while (yield from commit_call(Unhold(breaker.holder(queue.name)))) == MAINTENANCE_BATCH:
             pass
 
 
 def set_paused(core: Core, name: str, paused: bool, actor: str | None) -> Flow[Queue]:
-    """Pause or resume."""
+    """Pause or resume a queue."""
     return _send(SetPaused(check_name("queue", name), paused, core.actor(actor)))
 
 
 def stats(name: str) -> Flow[QueueStats]:
-    """Read the counts."""
+    """Read the statistics of a queue."""
     return run_query(GetStats(check_name("queue", name)))
 
 
 def list_stats(names: Iterable[str] | None) -> Flow[tuple[QueueStats, ...]]:
-    """Read the counts of all queues, or of some."""
+    """Read the statistics of all queues, or of some."""
     if names is None:
         return run_query(ListStats())
     return run_query(ListStats(check_texts("names", names, "names of queues", lambda name: check_name("queue", name))))

@@ -63,7 +63,7 @@ def list_registrations(kind: str, name: str | None = None) -> Flow[tuple[Registr
 
 
 def register_worker(info: WorkerInfo) -> Flow[None]:
-    """A worker is there, for the next 30 seconds. Handlers that are too many to be named are left out."""
+    """Register a worker as alive for TIMEOUT. Its handlers are omitted if the value would be too large."""
     value = msgspec.json.encode(info)
     if len(value) > MAX_REGISTRATION_BYTES:
         value = msgspec.json.encode(msgspec.structs.replace(info, handlers=None))
@@ -71,12 +71,12 @@ def register_worker(info: WorkerInfo) -> Flow[None]:
 
 
 def unregister_worker(name: str) -> Flow[bool]:
-    """A worker goes. Gives whether it was there."""
+    """Remove the registration of a worker. Returns whether it existed."""
     return (yield from unregister(WORKER_KIND, name))
 
 
 def workers() -> Flow[tuple[WorkerInfo, ...]]:
-    """The workers that are alive, by name. What cannot be read, of another release perhaps, is passed over."""
+    """Return the live workers, by name. Registrations that cannot be read, such as of another release, are skipped."""
     found = yield from list_registrations(WORKER_KIND)
     return tuple(info for each in found if (info := _read(each)) is not None)
 

@@ -1,4 +1,4 @@
-"""How a delivery ends other than by completion: fail, release, bury, lost. Read, judge, settle."""
+"""Outcomes of a delivery other than completion: fail, release, bury, lost. Each is read, judged and settled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fail(
     of: str | None = None,
     outcome_kind: OutcomeKind = OutcomeKind.FAILED,
 ) -> Flow[Settled]:
-    """The worker reports a failure. Here as below, `of` is the queue that the item must be in."""
+    """Settle a delivery as failed. Here as below, `of` is the queue that the item must be in."""
     is_final = flag("final", final)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
@@ -63,12 +63,12 @@ def fail(
 def release(
     core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None, of: str | None = None
 ) -> Flow[Settled]:
-    """The worker gives the item back."""
+    """Settle a delivery as released by its worker."""
     note = check_note("error", error)
     pause = parse_duration(delay, "delay")
     if not flag("counted", counted):
         if pause:
-            raise InvalidInput("an item that never ran takes its old place at once: a delay needs counted=True")
+            raise InvalidInput("an item that never ran takes its old place immediately: a delay needs counted=True")
         settled: Settled = yield from commit_call(ReturnLease(token_of(lease), note, of))
         return settled
     held = yield from _held(lease, of)
@@ -82,7 +82,7 @@ def bury(
     error: BaseException | Failure | None,
     of: str | None = None,
 ) -> Flow[Settled]:
-    """The worker makes the item dead."""
+    """Settle a delivery so that the item is dead."""
     text = check_note("note", note)
     held = yield from _held(lease, of)
     queue = yield from core.queue(held.queue)
@@ -92,7 +92,7 @@ def bury(
 
 
 def report_lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[Settled]:
-    """Somebody knows that the worker is gone, and need not wait for the lease to run out."""
+    """Settle a delivery as lost before its lease expires, since its worker is gone."""
     held = yield from _held(lease)
     failure = loss_of(error, held.worker)
     return (yield from _settle(core, held, OutcomeKind.LOST, failure=failure, at_once=True))
@@ -101,10 +101,10 @@ def report_lost(core: Core, lease: Lease | Token, error: Failure | str) -> Flow[
 def put_failed(
     core: Core, queue_name: str, item: NewItem, error: BaseException | Failure | str, verdict: Verdict | None
 ) -> Flow[Receipt]:
-    """Put an item that has failed once already: judged as the first failure of a delivery would be.
+    """Put an item that has already failed once, judged like the first failure of a delivery.
 
-    The verdict is for a new item. Whether there is one, only the store can say: it makes it, or adds the failure to the
-    item that holds the key, in the same transaction.
+    The verdict is for a new item. Only the store decides whether it is new: in one transaction it puts the item, or
+    adds the failure to the item that holds the key.
     """
     queue = yield from core.queue(check_queue(queue_name))
     with checking_input("verdict"):
@@ -119,14 +119,14 @@ def put_failed(
 
 
 class Judged(msgspec.Struct, frozen=True, gc=False):
-    """A failure, and the verdict on it."""
+    """A failure with its verdict."""
 
     failure: Failure
     verdict: Verdict
 
 
 class PutFailure(msgspec.Struct, frozen=True, gc=False):
-    """A failure that was put: the receipt of its item, the verdict for a new one, and the instant."""
+    """A failure that was put: the receipt of its item, the verdict for a new item, and the instant."""
 
     receipt: Receipt
     verdict: Verdict
@@ -134,14 +134,14 @@ class PutFailure(msgspec.Struct, frozen=True, gc=False):
 
 
 def judge_first_failure(core: Core, queue: Queue, failure: Failure, overrides: Overrides) -> Verdict:
-    """Judge the failure that an item is put with."""
+    """Judge the failure with which an item is put."""
     return core.judge(queue, OutcomeKind.FAILED, Counters(), failure=failure, overrides=overrides)
 
 
 def put_judged(
     core: Core, queue_name: str, item: NewItem, judge: Callable[[Queue], Judged], note: str | None = None
 ) -> Flow[PutFailure]:
-    """Put an item that has failed, as `judge` says by the settings of the queue: last seen, or newer ones."""
+    """Put an item that has failed. `judge` is called with the cached queue, and again with newer settings."""
 
     def put() -> Flow[PutFailure | StaleSettings]:
         queue = yield from core.queue(queue_name)
@@ -163,7 +163,7 @@ def put_judged(
 def failure_of(
     error: BaseException | Failure | str | None, rules: tuple[ErrorRule, ...], worker: str | None, now: Instant
 ) -> Failure:
-    """What went wrong, from whatever the program has at hand."""
+    """Return the failure of an exception, a text or a Failure."""
     with checking_input("error"):
         if isinstance(error, Failure):
             return normalize_failure(error)
@@ -184,7 +184,7 @@ def _host() -> str:
 
 
 def loss_of(error: Failure | str, worker: str | None) -> Failure:
-    """What is known of the end of a worker. An item that makes workers vanish is poison."""
+    """Return the failure of a lost worker. From a text it has the class POISON: the item may have killed the worker."""
     with checking_input("error"):
         if isinstance(error, Failure):
             return normalize_failure(error)
@@ -195,8 +195,8 @@ def loss_of(error: Failure | str, worker: str | None) -> Failure:
 
 
 def _held(lease: Lease | Token, of: str | None = None) -> Flow[Lease]:
-    """The lease itself, read from the store where only its token is at hand. While a token holds an item, the item
-    stays in its queue."""
+    """Return the lease, read from the store if only its token is given. An item does not leave its queue while it is
+    leased."""
     held: Lease = lease if type(lease) is Lease else (yield from run_query(GetLease(token_of(lease))))
     if of is not None and held.queue != of:
         raise WrongQueue(held.id, held.queue, of)
@@ -214,11 +214,11 @@ def _settle(
     note: str | None = None,
     at_once: bool = False,
 ) -> Flow[Settled]:
-    """Judge by the newest settings; where they changed meanwhile, judge again."""
+    """Judge by the cached settings and settle; judge again if they have changed."""
     if note is None and type(verdict) is Dead:
         note = check_note("note", verdict.note)
     if lease.dead_reason is not None:
-        verdict = None  # the program does not revive it either
+        verdict = None  # a verdict of the program cannot revive a dead item
 
     def settle() -> Flow[Settled | StaleSettings]:
         queue = yield from core.queue(lease.queue)

@@ -1,4 +1,4 @@
-"""Judge again where the settings of a queue have changed: the store refuses what was judged by older ones."""
+"""Repeated judging after a change of settings: the store refuses verdicts that were judged by older ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _K = TypeVar("_K")
 
 MAX_ROUNDS = 100
-"""How often a change that met newer settings is tried again before giving up."""
+"""Maximum number of retries of a change that was judged by stale settings."""
 
 
 def judge_until_current(core: Core, judge: Callable[[], Flow[Any]]) -> Flow[Any]:
-    """Judge and commit one change by the settings last seen; again while the result is `StaleSettings`."""
+    """Judge and commit one change by the cached settings; retry while the result is `StaleSettings`."""
 
     def judge_one(_: Sequence[None]) -> Flow[dict[None, Any]]:
         return {None: (yield from judge())}
@@ -33,7 +33,7 @@ def judge_stale(
     core: Core, results: dict[_K, Any], judge: Callable[[Sequence[_K]], Flow[Mapping[_K, Any]]]
 ) -> Flow[None]:
     """Replace each `StaleSettings` among the results: `judge` gets their keys, judges by the newest settings, commits,
-    and gives the new results."""
+    and returns the new results."""
     for _ in range(MAX_ROUNDS):
         stale = [key for key, result in results.items() if isinstance(result, StaleSettings)]
         if not stale:
@@ -47,5 +47,5 @@ def judge_stale(
 
 
 def _unsettled(core: Core, name: str) -> StoreFailed:
-    """Nobody edits settings that fast: something is wrong with the store, and giving up loses nothing."""
-    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times meanwhile")
+    """Return the error after MAX_ROUNDS: settings do not change that often, so the store is faulty. Nothing is lost."""
+    return StoreFailed(core.store.name, f"the settings of queue '{name}' changed {MAX_ROUNDS} times concurrently")

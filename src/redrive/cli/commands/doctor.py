@@ -105,7 +105,7 @@ def store(broker: Broker) -> Iterator[Check]:
     for warning in of_breakers:
         yield Check("breaker", "warn", warning, f"see {command_line('breaker list')}; it closes when a probe succeeds")
     if warnings == tuple(of_breakers):
-        yield Check("store", "ok", "no long readers, enough space, no item stuck in a move to another store")
+        yield Check("store", "ok", "no long readers, enough room, no item stuck between two stores")
 
 
 def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:

@@ -1,1 +1,1 @@
-"""The calls in JSON, by topic; `table` lists all of them."""
+"""The JSON calls by topic; `table` lists all of them."""

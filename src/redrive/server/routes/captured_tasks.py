@@ -1,4 +1,4 @@
-"""Tasks that failed outside a queue: capture them, list them, retry, archive, restore and clear them."""
+"""Tasks that failed outside a queue: capture, list, retry, archive, restore and clear them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from redrive.server.routes.settle import ErrorReport, failure_of_report
 from redrive.wire.json_views import InstantText
 
 NO_ALERTS = AlertThresholds(utilization_percent=None, exhausted=None, success_rate=None)
-"""Programs watch their queues; a server has no hooks."""
+"""Programs set alerts for their queues; a server has no hooks."""
 
 
 class EnqueuedTask(msgspec.Struct, frozen=True):
-    """The task is on disk. `duplicate`: its id was known, and its failure was recorded."""
+    """The task is durable. `duplicate`: its id was known, and its failure was recorded."""
 
     task_id: str
     item_id: str
@@ -62,8 +62,8 @@ async def enqueue_task(
     ] = None,
     priority: Annotated[str | int | None, msgspec.Meta(description="high, medium, low, or 0 to 9.")] = None,
 ) -> EnqueuedTask:
-    """Capture a task that failed, to be retried by policy. A task id that is known gets one more failure. The queue is
-    created for a caller that may manage it."""
+    """Capture a task that failed, to be retried by policy. A known task id gets one more failure. The queue is created
+    if the caller may manage it."""
     core = request.broker.core
     captured = CaptureQueue(core, queue_name(queue), {}, DLQIntegrationStrategy.AUTOMATIC, False, NO_ALERTS)
     await request.broker.run_flow(captured.open())
@@ -107,9 +107,9 @@ async def list_tasks(
     cursor: Annotated[Label | None, msgspec.Meta(description="Continue after this: the cursor of a page.")] = None,
     limit: int = 100,
 ) -> Tasks:
-    """Captured tasks, newest first. Those that meet every condition given.
+    """List captured tasks, newest first. Only those that meet every condition given.
 
-    A page is read in steps, and short if its payloads are as much as one answer may have.
+    Reads a page in steps; it is short if its payloads reach the limit of one response.
     """
     times = {
         name: None if text is None else read_datetime(name, text)
@@ -138,7 +138,7 @@ class ChangedTask(msgspec.Struct, frozen=True):
 
 
 class DueTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that is due now. A server runs no callbacks, so that `success` is false."""
+    """A task that is due now. A server runs no callbacks, so `success` is false."""
 
     task_id: str
     item_id: str
@@ -153,7 +153,7 @@ async def _item(request: Request, queue: str, task_id: str) -> Item:
 
 
 async def get_task(request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str) -> TaskView:
-    """A captured task."""
+    """Return a captured task."""
     return task_view(await _item(request, queue, task_id))
 
 
@@ -176,14 +176,14 @@ async def retry_task(
 async def archive_task(
     request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str, actor: str | None = None
 ) -> ChangedTask:
-    """Put a task aside."""
+    """Archive a task."""
     return await _changed(request, queue, task_id, Verb.ARCHIVE, actor)
 
 
 async def restore_task(
     request: Request, *, queue: str = DEFAULT_QUEUE, task_id: str, actor: str | None = None
 ) -> ChangedTask:
-    """Take a task out of the archive."""
+    """Restore a task from the archive."""
     return await _changed(request, queue, task_id, Verb.RESTORE, actor)
 
 
@@ -194,7 +194,7 @@ async def _changed(request: Request, queue: str, task_id: str, verb: Verb, actor
 
 
 class ClearedTasks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many tasks were cleared."""
+    """The number of cleared tasks."""
 
     cleared: int
     undo_until: Annotated[InstantText | None, msgspec.Meta(description="Until when they can be restored.")] = None
@@ -210,13 +210,13 @@ async def clear_tasks(
     ] = None,
     actor: str | None = None,
 ) -> ClearedTasks:
-    """Drop all captured tasks that wait or are exhausted. Or remove them permanently."""
+    """Drop all captured tasks that are waiting or exhausted. Or remove them permanently."""
     flow = administration.clear(request.broker.core, queue, confirm, actor)
     cleared = await request.broker.run_flow(flow)
     return ClearedTasks(cleared.cleared, instant_text_or_none(cleared.undo_until))
 
 
 async def task_statistics(request: Request, *, queue: str = DEFAULT_QUEUE) -> Statistics:
-    """How many tasks of a capture queue are in each status."""
+    """Return the number of tasks of a capture queue in each status."""
     found = await request.broker.run_flow(administration.statistics(request.broker.core, queue))
     return msgspec.convert(found, Statistics)

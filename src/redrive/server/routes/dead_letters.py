@@ -1,4 +1,4 @@
-"""Dead letters: find, groups, search, redrive, archive, restore, purge."""
+"""Dead letters: find, group, search, redrive, archive, restore, purge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FindDeadCall(FilterFields, frozen=True, kw_only=True, forbid_unknown_field
 
 
 async def find(request: Request, call: FindDeadCall) -> dict[str, Any]:
-    """Dead letters that meet conditions."""
+    """Find dead letters by conditions."""
     check_page(request, call.limit)
     return await page_view(
         request,
@@ -66,7 +66,7 @@ class SearchDeadCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
-    """Dead letters with words in their error or payload. The newest death is first."""
+    """Search dead letters for words in their error or payload. The newest death is first."""
     check_page(request, call.limit)
     return await page_view(
         request, queue=call.queue, words=call.words, status=call.status, limit=call.limit, cursor=call.cursor
@@ -74,19 +74,21 @@ async def search(request: Request, call: SearchDeadCall) -> dict[str, Any]:
 
 
 async def groups_view(request: Request, groups: Sequence[Group]) -> dict[str, Any]:
-    """Groups, each with the breakers for its cause that are not closed."""
+    """Return groups, each with the breakers for its cause that are not closed."""
     breakers = await request.broker.run_flow(list_group_breakers(request.broker.core, groups))
     marks = {each: [view_of(status) for status in statuses] for each, statuses in breakers.items()}
     return {"groups": [{**view_of(group), "breakers": marks.get(group.fingerprint, [])} for group in groups]}
 
 
 class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bring dead letters back to work: those of the ids, at once, or all that match, as an operation."""
+    """Redrive dead letters: those with the given ids immediately, or all that match, as an operation."""
 
     set_payload: Annotated[
-        Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value in place of the payload.")
+        Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value instead of the payload.")
     ] = msgspec.UNSET
-    set_headers: Annotated[dict[str, str] | None, msgspec.Meta(description="With ids: in place of the headers.")] = None
+    set_headers: Annotated[
+        dict[str, str] | None, msgspec.Meta(description="With ids: headers instead of those of the item.")
+    ] = None
     patch: Annotated[
         dict[str, Any] | None, msgspec.Meta(description="With ids: a JSON merge patch (RFC 7396) of the payload.")
     ] = None
@@ -94,7 +96,7 @@ class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 async def redrive(request: Request, call: RedriveDeadCall) -> Any:
-    """Bring dead letters back to work."""
+    """Redrive dead letters."""
     edited = call.set_payload is not msgspec.UNSET or call.set_headers is not None or call.patch is not None
     if not call.only_ids:
         if edited or call.force:
@@ -114,28 +116,28 @@ async def redrive(request: Request, call: RedriveDeadCall) -> Any:
 
 
 def _listed(request: Request, call: Bulk) -> list[str]:
-    """The ids that a call names."""
+    """Return the ids that a call names."""
     ids = call.ids or []
     check_batch(request, len(ids))
     return ids
 
 
 async def archive(request: Request, call: Bulk) -> Any:
-    """Put dead letters aside."""
+    """Archive dead letters."""
     if not call.only_ids:
         return await change_many(request, "archive", call)
     return settled_answer(await request.broker.archive(_listed(request, call), actor=call.actor))
 
 
 async def restore(request: Request, call: Bulk) -> Any:
-    """Take items out of the archive."""
+    """Restore items from the archive."""
     if not call.only_ids:
         return await change_many(request, "restore", call)
     return settled_answer(await request.broker.restore(_listed(request, call), actor=call.actor))
 
 
 async def purge(request: Request, call: Bulk) -> Any:
-    """Remove archived items for good."""
+    """Remove archived items permanently."""
     if not call.only_ids:
         return await change_many(request, "purge", call)
     return settled_answer(await request.broker.purge(_listed(request, call), actor=call.actor))

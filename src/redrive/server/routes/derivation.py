@@ -1,8 +1,8 @@
-"""How a row of the table becomes a route.
+"""The conversion of a row of the table into a route.
 
 The function of a row is a method of the broker, or a function whose first parameter is `request`. Its parameters are
 the fields of the call, with their defaults, and its docstring describes it: the first clause is the summary. The
-vocabulary says what a parameter is in JSON, by its name; a parameter that is `Annotated` says it itself. A function of
+vocabulary defines the JSON type of a parameter by its name; an `Annotated` parameter defines its own. A function of
 `request` and `call` is the handler itself, and the type of `call` has the fields.
 """
 
@@ -25,7 +25,7 @@ from redrive.wire.json_views import defined, view_of, view_type
 
 
 class Answer(NamedTuple):
-    """The shape of an answer: its type in the document, and how it is made of what the function returns."""
+    """The form of a response: its type in the document, and the function that makes it from the function's result."""
 
     type: type[Any]
     view: Callable[[Request, Any], Awaitable[Any]]
@@ -41,9 +41,9 @@ def row(
     namespace: str | None = None,
     direct: DirectCall | None = None,
 ) -> Route:
-    """The route of a function. An answer that is a type is what the function returns.
+    """Return the route of a function. If `answer` is a type, the function returns the response itself.
 
-    The example says what every call must say, and what the row adds.
+    The example contains the required fields, and `example`.
     """
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     text = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
@@ -74,7 +74,7 @@ def row(
 
     async def handle(request: Request, call: Any) -> Any:
         given = _arguments(request, call, words)
-        # The method by its name: a broker that is bound to a caller overrides some.
+        # By name: a bound broker overrides some methods.
         method = partial(function, request) if takes_request else getattr(request.broker, function.__name__)
         return await shape.view(request, await method(**given))
 
@@ -83,7 +83,7 @@ def row(
 
 
 def _arguments(request: Request, call: Any, words: Mapping[str, Word]) -> dict[str, Any]:
-    """What the function is called with: the fields of the call, read."""
+    """Return the arguments of the function, converted from the fields of the call."""
     given: dict[str, Any] = {}
     for name, word in words.items():
         value = getattr(call, name)
@@ -93,7 +93,7 @@ def _arguments(request: Request, call: Any, words: Mapping[str, Word]) -> dict[s
 
 
 def _word(function: Callable[..., Any], parameter: Parameter) -> Word:
-    """What a parameter is in JSON."""
+    """Return the JSON form of a parameter."""
     if _is_annotated(parameter):
         return Word(parameter.annotation)
     word = WORDS.get(f"{function.__name__}.{parameter.name}") or WORDS.get(parameter.name)
@@ -103,7 +103,7 @@ def _word(function: Callable[..., Any], parameter: Parameter) -> Word:
 
 
 def _field(parameter: Parameter, word: Word) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """A field of the call: optional where the parameter has a default, or collects what is given by name."""
+    """Return a field of the call: optional if the parameter has a default, or collects keyword arguments."""
     kind = word.type | None if parameter.default is None and not _is_annotated(parameter) else word.type
     if word.text is not None:
         kind = Annotated[kind, msgspec.Meta(description=word.text)]
@@ -119,7 +119,7 @@ def _is_annotated(parameter: Parameter) -> bool:
 
 
 def plain(kind: type[Any], view: Callable[[Any], Any]) -> Answer:
-    """What is made of the value alone."""
+    """Return the answer that `view` makes from the value alone."""
 
     async def made(request: Request, value: Any) -> Any:
         return view(value)
@@ -128,21 +128,21 @@ def plain(kind: type[Any], view: Callable[[Any], Any]) -> Answer:
 
 
 def whole(kind: type[msgspec.Struct]) -> Answer:
-    """The value itself."""
+    """Return the answer that is the view of the value."""
     return plain(view_type(kind), view_of)
 
 
 def one(field: str, kind: type[msgspec.Struct], name: str, text: str) -> Answer:
-    """The value as a field."""
+    """Return the answer with the value in one field."""
     return plain(defined(name, [(field, view_type(kind))], text), lambda value: {field: view_of(value)})
 
 
 def many(field: str, kind: type[msgspec.Struct], name: str, text: str) -> Answer:
-    """A list of values as a field."""
+    """Return the answer with a list of values in one field."""
     answer = defined(name, [(field, list[view_type(kind)])], text)  # type: ignore[misc]
     return plain(answer, lambda values: {field: [view_of(value) for value in values]})
 
 
 def number(field: str, name: str, text: str) -> Answer:
-    """How many, as a field."""
+    """Return the answer with a number in one field."""
     return plain(defined(name, [(field, int)], text), lambda value: {field: value})

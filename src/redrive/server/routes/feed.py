@@ -1,4 +1,4 @@
-"""The feed: what happened, and what happens next."""
+"""The feed: past entries, and waiting for the next ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ FeedView = view_type(FeedPage)
 
 
 class FeedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happened last, oldest first; or what comes after a number, and wait for it."""
+    """The latest entries, oldest first; or the entries after a number, waiting for them if needed."""
 
-    after: Annotated[Number | None, msgspec.Meta(description="Go on behind this: `last` of the answer before.")] = None
+    after: Annotated[Number | None, msgspec.Meta(description="Continue after this: `last` of the previous answer.")] = (
+        None
+    )
     before: Number | None = None
     queue: QueueName | None = None
     id: ItemIdText | None = None
@@ -32,7 +34,7 @@ class FeedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 async def feed(request: Request, call: FeedCall) -> dict[str, Any]:
-    """What happened, in order, and what happens next."""
+    """Read the feed in order, and wait for the next entries."""
     check_page(request, call.limit)
     wanted: dict[str, Any] = {
         "queue": call.queue,

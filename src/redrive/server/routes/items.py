@@ -1,4 +1,4 @@
-"""Stored items: how they are shown, pages of them, and what the work gave."""
+"""Stored items: their views, pages of them, and results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ResultView = defined(
     "Result",
     [("payload", Any), ("encoding", Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(Encoding)})]),
      ("content_type", str)],
-    "What the work on an item gave.",
+    "The result of an item.",
 )  # fmt: skip
 ItemView = extended(
     without(view_type(Item), "payload", "result", "content_type", "headers"),
@@ -47,7 +47,7 @@ FoundItemsView = defined("FoundItems", [("items", list[ItemView | None])], "An i
 
 
 def item_views(request: Request, items: Iterable[Item]) -> list[dict[str, Any]]:
-    """Items, with as many payloads as one answer may have. One of them is always shown."""
+    """Return the views of items, with as many payloads as one response may have; the first one always has its own."""
     answer: list[dict[str, Any]] = []
     size = 0
     for item in items:
@@ -75,7 +75,7 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     order: Order = Order.OLDEST
     cursor: (
         Annotated[
-            str, msgspec.Meta(max_length=100, description="Go on behind this: the cursor of a page, or an item's id.")
+            str, msgspec.Meta(max_length=100, description="Continue after this: the cursor of a page, or an item's id.")
         ]
         | None
     ) = None
@@ -86,7 +86,7 @@ class ListItemsCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
-    """The items of a queue. One page."""
+    """List the items of a queue. Returns one page."""
     check_page(request, call.limit)
     return await page_view(
         request,
@@ -102,9 +102,9 @@ async def list_items(request: Request, call: ListItemsCall) -> dict[str, Any]:
 
 
 async def page_view(request: Request, *, limit: int, cursor: str | None, **conditions: Any) -> dict[str, Any]:
-    """A page as an answer; `cursor` is in it only where there is more.
+    """Return a page of items; it has a `cursor` only if there are more.
 
-    It is found bit by bit, and is short where its payloads are as much as one answer may have.
+    It reads in steps, and returns a short page if the payloads reach the limit of one response.
     """
     items: list[Item] = []
     size = 0
@@ -121,24 +121,24 @@ async def page_view(request: Request, *, limit: int, cursor: str | None, **condi
 
 
 def _cursor(call: ListItemsCall) -> str | None:
-    """Items that are no letters stand in the order of their numbers, which their ids have."""
+    """Return the cursor; made from the id if it is one. Items other than dead letters are in the order of their ids."""
     if call.cursor is None or "-" in call.cursor:
         return call.cursor
     where = Filter(status=None if call.status == "any" else parse_choice("status", Status, call.status, "any"))
     if where.is_for_dead_letters:
-        raise InvalidInput("dead and archived items stand in the order of their deaths; give the cursor of the page")
+        raise InvalidInput("dead and archived items are in the order of their deaths; give the cursor of the page")
     return make_cursor(where, call.order, parse_id(call.cursor)[0])
 
 
 async def found_view(request: Request, found: Sequence[Item | None]) -> dict[str, Any]:
-    """Items in the order that they were asked for; null if no such item exists, or the caller may not read it."""
+    """Return items in the order of the request; null for one that does not exist or that the caller may not read."""
     there = [item for item in found if item is not None]
     views = {view["id"]: view for view in await asyncio.to_thread(item_views, request, there)}
     return {"items": [None if item is None else views[item.id] for item in found]}
 
 
 async def get_result(request: Request, id: str) -> dict[str, Any]:
-    """What the work on an item gave. The id is any that the item had."""
+    """Return the result of an item. The id is any that the item has had."""
     found = await request.broker.result(id)
     if found is None:
         raise ResultUnavailable(f"item {id} has no result: it is not done, or nothing was kept, or no longer")

@@ -1,4 +1,4 @@
-"""`queue.lease`: items to work on, and the wait for the first one. `items.lease`: exactly these items, now."""
+"""`queue.lease`: lease items, waiting for the first one. `items.lease`: lease exactly these items now."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redrive.wire.json_views import KIND_HEADER, REFERENCE_HEADER, Encoding, Ins
 
 
 class LeaseCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Lease items, in the order of the queue. Waits for the first one, if it is asked to."""
+    """Lease items in the order of the queue. Waits for the first one if requested."""
 
     queue: QueueName
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH, description="Most items that are given.")] = 1
@@ -37,7 +37,7 @@ class LeaseCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
 
 
 class LeasedItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """An item that is yours until the deadline. Complete it, give it back, or extend the lease, by its token."""
+    """An item leased until the deadline. Complete it, release it, or extend the lease, by its token."""
 
     id: str
     token: str
@@ -62,13 +62,13 @@ class LeasedItem(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class LeasedItems(msgspec.Struct, frozen=True, gc=False):
-    """None, where nothing can be leased now."""
+    """The leased items; empty if nothing can be leased now."""
 
     items: list[LeasedItem]
 
 
 async def lease(request: Request, call: LeaseCall) -> LeasedItems:
-    """Lease items to work on, and wait for the first one. Nothing stays leased by a caller that has left."""
+    """Lease items to work on, and wait for the first one. Leases of a disconnected client are released."""
     check_batch(request, call.limit)
     wait = _wait_of(call)
     if request.waiting is not None and request.waiting.stopping:
@@ -76,11 +76,11 @@ async def lease(request: Request, call: LeaseCall) -> LeasedItems:
     broker, first = request.broker, _lease_items(call)
     leased: Leased = await broker.submit(first)
     leases: Sequence[Lease] = leased.leases
-    if leased.overdue:  # most leases are one call of the store; here the broker sees first to what is overdue
+    if leased.overdue:  # the broker settles overdue leases first; otherwise a lease is one store call
         leases = await broker.lease(call.queue, call.limit, lease_timeout=call.lease_timeout, worker=first.worker)
     if not leases and wait:
         leases = await _waited(request, call, min(wait, request.limits.wait_seconds))
-    if leases and request.has_left():  # it may have been long until the store gave them
+    if leases and request.has_left():  # the store may have taken long
         await give_back(request, leases)
         raise ClientDisconnected
     answer: list[LeasedItem] = []
@@ -133,7 +133,7 @@ async def _waited(request: Request, call: LeaseCall, wait: float) -> Sequence[Le
 
 
 async def give_back(request: Request, leases: Sequence[Lease]) -> None:
-    """Items that nobody ran take their old place, and no attempt is counted."""
+    """Release leases of items that have not run: they keep their old position, and no attempt is counted."""
     await request.broker.run_flow(commit_calls([ReturnLease(each.token) for each in leases]))
 
 
@@ -180,7 +180,7 @@ def _leased(lease: Lease) -> LeasedItem:
 
 
 class LeaseByIdCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Lease these items, now: pending ones, also if they are not due, and failed ones. Each has a result."""
+    """Lease these items now: pending ones, even if not yet due, and failed ones. Each has a result."""
 
     ids: Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
     include_dead: Annotated[
@@ -191,7 +191,7 @@ class LeaseByIdCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 async def lease_by_id(request: Request, call: LeaseByIdCall) -> LeasedItems | Response:
-    """Lease exactly these items, now. What has no room in the answer is returned."""
+    """Lease exactly these items, now. Leases that do not fit into the response are released."""
     check_batch(request, len(call.ids))
     results = await request.broker.lease_by_id(
         call.ids, include_dead=call.include_dead, lease_timeout=call.lease_timeout, worker=call.worker
@@ -211,7 +211,7 @@ async def lease_by_id(request: Request, call: LeaseByIdCall) -> LeasedItems | Re
 
 
 def _fitting(request: Request, results: Sequence[Lease | RedriveError]) -> list[Lease | RedriveError]:
-    """The results, with a refusal for each lease that the answer has no room for."""
+    """Return the results, with a refusal for each lease that does not fit into the response."""
     size, most = 0, request.limits.max_response_bytes
     answer: list[Lease | RedriveError] = []
     for each in results:

@@ -1,4 +1,4 @@
-"""Operations: changes of many items that live in the store, and how one is started."""
+"""Operations: stored changes of many items, and how to start one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BulkView = defined(
 
 
 class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Items to change: those of the ids, at once and one by one, or all that match, as an operation."""
+    """Items to change: those with the given ids immediately and separately, or all that match, as an operation."""
 
     all: Annotated[bool, msgspec.Meta(description="Without any condition: all that there are.")] = False
     limit: Annotated[PositiveCount | None, OPERATION["limit"]] = None
@@ -49,13 +49,13 @@ class Bulk(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def only_ids(self) -> bool:
-        """Whether items are named by their ids, to be changed at once."""
+        """True if items are named by their ids, to be changed immediately."""
         given = [name for name in NAMES if getattr(self, name) is not None]
         return given == ["ids"] and not self.dry_run and self.rate is self.limit is None
 
 
 class BulkRedrive(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same, with a target and canaries."""
+    """Items to redrive, with a target and canaries."""
 
     to: Annotated[Label | None, OPERATION["to"]] = None
     canary: Annotated[CanaryCount, OPERATION["canary"]] = 0
@@ -63,7 +63,7 @@ class BulkRedrive(Bulk, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 async def change_many(request: Request, verb: str, call: Bulk, **status: Any) -> dict[str, Any]:
-    """Start an operation with the options that the call has, or tell what it would do."""
+    """Start an operation with the options of the call, or plan it for a dry run."""
     conditions = parse_filter(call)
     if not conditions and not call.all:
         raise InvalidInput("no condition was given; say all=true if all that there are is meant")

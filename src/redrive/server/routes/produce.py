@@ -1,4 +1,4 @@
-"""`queue.produce` and `items.import`: put items, or items that existed elsewhere, once for each id."""
+"""`queue.produce` and `items.import`: put new items, or items that existed elsewhere, once for each id."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def _put_of_one(call: ProduceCall) -> Put | None:
 
 
 def _is_plain(item: ProducedItem) -> bool:
-    """Whether nothing is said but payload and priority: of most items it is so."""
+    """Return whether an item has only payload and priority, as most items do."""
     return item == ProducedItem(payload=item.payload, priority=item.priority)
 
 
 def new_item_of(item: ProducedItem) -> NewItem:
-    """An item as the broker takes it."""
+    """Return an item in the form that the broker takes."""
     if _is_plain(item):
         data = bytes(item.payload)
         check_json(data)
@@ -116,12 +116,12 @@ def new_item_of(item: ProducedItem) -> NewItem:
 
 
 def headers_of(headers: dict[str, str] | None, kind: str | None, reference: str | None) -> dict[str, str] | None:
-    """The headers of an item, with its kind and its reference among them."""
+    """Return the headers of an item, including its kind and its reference."""
     named = {KIND_HEADER: kind, REFERENCE_HEADER: reference}
     given = {name: value for name, value in named.items() if value is not None}
     for name in given:
         if headers and name in headers:
-            raise InvalidInput(f"{name} is given twice, by itself and as a header; leave one of them out")
+            raise InvalidInput(f"{name} is given twice, as a field and as a header; omit one of them")
     return {**(headers or {}), **given} or None
 
 
@@ -132,7 +132,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ImportedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An item as it was elsewhere."""
+    """An item with its state in another system."""
 
     source_id: Annotated[ItemIdText, msgspec.Meta(description="The id it had: 32 hexadecimal digits.")]
     payload: Annotated[msgspec.Raw, msgspec.Meta(description="Any JSON value; a text where `encoding` is another.")]
@@ -154,7 +154,7 @@ class ImportedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ImportCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Put items that were elsewhere before. All of them, or none. One that is known by its source_id is ignored."""
+    """Put items that existed elsewhere, all or none. One with a known source_id is ignored."""
 
     queue: QueueName
     items: list[ImportedItem] = []
@@ -174,7 +174,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 async def import_items(request: Request, call: ImportCall) -> Imported:
-    """Put items that were elsewhere before, once. They get new ids; source_id is the id that they had."""
+    """Put items that existed elsewhere, once. They get new ids; source_id is their former id."""
     if bool(call.items) == bool(call.lines):
         raise InvalidInput("give items, or the lines of an export, and not both")
     check_batch(request, len(call.items) + len(call.lines))
@@ -188,7 +188,7 @@ async def import_items(request: Request, call: ImportCall) -> Imported:
 
 
 def _item(given: ImportedItem, queue: str, now: Instant) -> Item:
-    """The item, checked as any line of an export is."""
+    """Return the item after the checks for a line of an export."""
     payload, content_type = bytes_of(given.payload, given.encoding, given.content_type)
     return checked_item(
         Item(

@@ -1,4 +1,4 @@
-"""Calls about queues that are more than one call of the broker: pages, a queue with its counts, and to clear one."""
+"""Calls on queues that need more than one broker call: pages, a queue with its counts, and clearing a queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.server.request import Request
 from redrive.wire.json_views import InstantText, defined, extended, view_of, view_type
 
 MAX_CLEARED = 100_000
-"""Items that one request drops at most; the answer says how many are left."""
+"""Maximum number of items that one request drops; the response has the number of remaining ones."""
 
 QueueView = view_type(Queue)
 BreakerView = view_type(BreakerStatus)
@@ -31,13 +31,13 @@ PageCursor = Annotated[QueueName | None, msgspec.Meta(description="The cursor of
 
 
 async def list_queues(request: Request, limit: int = 100, cursor: PageCursor = None) -> dict[str, Any]:
-    """The queues, by name. All that the caller may look at, page by page."""
+    """List the queues by name. Returns one page of those that the caller may see."""
     page, more = await _page(request, limit, cursor)
     return {"queues": [view_of(queue) for queue in page], **more}
 
 
 async def list_stats(request: Request, limit: int = 100, cursor: PageCursor = None) -> dict[str, Any]:
-    """How many items of each queue are in each status. All queues that the caller may look at, page by page."""
+    """Count the items of each queue by status. Returns one page of the queues that the caller may see."""
     page, more = await _page(request, limit, cursor)
     found = await request.broker.list_stats([queue.name for queue in page])
     breakers: dict[str, list[dict[str, Any]]] = {}
@@ -48,20 +48,20 @@ async def list_stats(request: Request, limit: int = 100, cursor: PageCursor = No
 
 
 async def _page(request: Request, limit: int, cursor: str | None) -> tuple[list[Queue], dict[str, str]]:
-    """The queues of a page, and the cursor where there are more."""
+    """Return the queues of a page, and the cursor if there are more."""
     rest = [queue for queue in await request.broker.list_queues() if cursor is None or queue.name > cursor]
     page = rest[:limit]
     return page, {} if len(page) == len(rest) else {"cursor": page[-1].name}
 
 
 async def queue_info(request: Request, name: str) -> dict[str, Any]:
-    """A queue with its settings and counts."""
+    """Return a queue with its settings and counts."""
     queue = await request.broker.get_queue(name)
     return {**view_of(queue), "stats": await stats_view(request, await request.broker.stats(name))}
 
 
 async def stats_view(request: Request, stats: QueueStats) -> dict[str, Any]:
-    """The counts of a queue, and its breakers that are not closed."""
+    """Return the counts of a queue and its breakers that are not closed."""
     return {**view_of(stats), "breakers": await _breakers(request, stats.queue)}
 
 
@@ -70,7 +70,7 @@ async def _breakers(request: Request, queue: str) -> list[dict[str, Any]]:
 
 
 class Cleared(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many items went, and how many of those that were meant are still there."""
+    """The number of removed items, and of matching items that remain."""
 
     removed: int
     left: int
@@ -90,11 +90,11 @@ async def clear_queue(
     dry_run: Annotated[bool, msgspec.Meta(description="Remove nothing, and say how many it would be.")] = False,
     destructive: Annotated[
         bool,
-        msgspec.Meta(description="true: for good, dropped ones too; false: they can be restored for keep_dropped."),
+        msgspec.Meta(description="true: permanently, dropped ones too; false: they can be restored for keep_dropped."),
     ] = False,
     actor: str | None = None,
 ) -> Cleared:
-    """Drop the items of a queue. Or remove them for good. The queue, and what a worker holds, stay."""
+    """Drop the items of a queue. Or remove them permanently. The queue and its leased items stay."""
     flow = clearance.clear_queue(
         request.broker.core,
         queue,

@@ -1,4 +1,4 @@
-"""How a delivery ends: `queue.complete`, `queue.retry`, and `queue.extend`, which lets it go on."""
+"""The end of a delivery: `queue.complete` and `queue.retry`; and `queue.extend`, which prolongs it."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class FollowUp(ProducedItem, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class CompletedItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """An item whose work is done."""
+    """A completed item."""
 
     token: TokenText
-    result: Annotated[Any, msgspec.Meta(description="What the work gave: any JSON value but null.")] = None
+    result: Annotated[Any, msgspec.Meta(description="The result: any JSON value except null.")] = None
     keep_result: Annotated[DurationInput | None, msgspec.Meta(description="How long it can be read.")] = None
     puts: Annotated[
         list[FollowUp] | None, msgspec.Meta(description="Put in the same transaction: all of it happens, or nothing.")
@@ -59,14 +59,14 @@ class CompletedItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=
 
 
 class CompleteCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The work on these items is done. Each stands for itself."""
+    """Complete these items. Each succeeds or fails separately."""
 
     queue: LeasedFrom
     items: Annotated[list[CompletedItem], msgspec.Meta(min_length=1)]
 
 
 async def complete(request: Request, call: CompleteCall) -> SettledItems | Response:
-    """The work on leased items is done."""
+    """Complete leased items."""
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: _completion(item, call.queue))
     return settled_answer(await request.broker.run_flow(commit_calls(calls)))
@@ -82,7 +82,7 @@ def _completion(item: CompletedItem, queue: str) -> Complete:
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What went wrong."""
+    """A reported error."""
 
     text: Text
     type: Annotated[Text, msgspec.Meta(description="The class of the error, as in `ConnectionError`.")] = "Error"
@@ -98,13 +98,13 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RetriedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An item whose work did not succeed."""
+    """An item that was not completed."""
 
     token: TokenText
-    dead: Annotated[bool, msgspec.Meta(description="Bury it: it is never tried again by itself.")] = False
+    dead: Annotated[bool, msgspec.Meta(description="Bury it: it is not retried automatically.")] = False
     error: Annotated[
         Text | ErrorReport | None,
-        msgspec.Meta(description="It failed: tried again or dead, as the settings of the queue say."),
+        msgspec.Meta(description="It failed: retried or dead, as the settings of the queue say."),
     ] = None
     final: Annotated[bool, msgspec.Meta(description="With an error: another try is useless.")] = False
     retry_at: Annotated[InstantInput | None, msgspec.Meta(description="Without an error: not before.")] = None
@@ -114,14 +114,14 @@ class RetriedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RetryCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Give items back that were not completed: failed, released, or buried. Each stands for itself."""
+    """Fail, release or bury items that were not completed. Each succeeds or fails separately."""
 
     queue: LeasedFrom
     items: Annotated[list[RetriedItem], msgspec.Meta(min_length=1)]
 
 
 async def retry(request: Request, call: RetryCall) -> SettledItems | Response:
-    """The work on leased items did not succeed, so retry, release or bury them."""
+    """Fail, release or bury leased items that were not completed."""
     check_batch(request, len(call.items))
     each(call.items, _check_together)
     broker = request.broker
@@ -150,7 +150,7 @@ def _check_together(item: RetriedItem) -> None:
         raise InvalidInput("an item has a retry_at or a delay, not both")
     if later and (item.dead or item.error is not None):
         raise InvalidInput(
-            "with an error the settings of the queue say when the item is tried again, and what is dead is not; "
+            "with an error the settings of the queue say when the item is retried, and a dead one is not; "
             "leave retry_at and delay out, or give the item back without an error"
         )
     if not item.counted and (item.dead or item.error is not None):
@@ -176,7 +176,7 @@ async def _ended(
 
 
 def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *, final: bool, now: Instant) -> Failure:
-    """What went wrong, from what a caller reported."""
+    """Return the failure that a caller has reported."""
     report = ErrorReport(text=error) if isinstance(error, str) else error
     failure = failure_from_fields(
         report.type,
@@ -193,7 +193,7 @@ def failure_of_report(error: str | ErrorReport, rules: tuple[ErrorRule, ...], *,
 
 
 def _reported_wait(value: str | float | None, now: Instant) -> Duration | None:
-    """How long to wait. What cannot be read is what the other side sent, and the failure is not refused for it."""
+    """Return the wait that the other side requested; None if its text is invalid, which must not refuse the failure."""
     wait = parse_retry_after(value, now)
     if wait is None and isinstance(value, str):
         with contextlib.suppress(InvalidDuration):
@@ -209,13 +209,13 @@ def _delay(request: Request, item: RetriedItem) -> float | str:
 
 
 class ExtendedLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A lease to hold on to."""
+    """A lease to extend."""
 
     token: TokenText
 
 
 class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hold on to items for longer, from now. Each stands for itself."""
+    """Extend leases, from now. Each succeeds or fails separately."""
 
     queue: LeasedFrom
     items: Annotated[list[ExtendedLease], msgspec.Meta(min_length=1)]
@@ -223,7 +223,7 @@ class ExtendCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def extend(request: Request, call: ExtendCall) -> ExtendedItems | Response:
-    """Hold on to leased items for longer."""
+    """Extend the leases of items."""
     check_batch(request, len(call.items))
     calls = each(call.items, lambda item: extend_call(Token(item.token), call.lease_timeout, call.queue))
     return extended_answer(await request.broker.run_flow(commit_calls(calls)))

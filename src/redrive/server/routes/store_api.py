@@ -1,7 +1,7 @@
-"""The routes of our own client, `redrive.client`: the contract of `redrive.store` in MessagePack.
+"""The routes for our own client, `redrive.client`: the contract of `redrive.store` in MessagePack.
 
-Calls of many clients share transactions. A request that is repeated, because its connection broke, is answered as it
-was the first time, and runs once.
+Calls of many clients share transactions. A request repeated because its connection broke gets the first response, and
+runs once.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ from redrive.wire.result_codec import encode
 _log = events.logger("redrive.server")
 
 MAX_ID_CHARS = 100
-"""It is remembered with the answer."""
+"""Maximum length of a request id, which is stored with the response."""
 MAX_ITEMS_PER_COMMIT = 100_000
-"""New items in one commit, which others wait for. Our client sends more in parts."""
+"""Maximum number of new items in one commit, which delays other commits. Our client splits larger ones."""
 MAX_WATCHED = 1000
-"""Queues that one client may wait for by name; who waits for more waits for all."""
+"""Maximum number of queues that one client watches by name; with more, it watches all."""
 
 
 def routes(*, trusts_clock: bool = False) -> tuple[Route, ...]:
-    """The routes. With `trusts_clock`, clients say what time it is: for tests only."""
+    """Return the routes. With `trusts_clock`, clients set the time: for tests only."""
     remote = _Remote(trusts_clock)
     handlers = {
         "store.about": (remote.about, "What a client has to know of this server."),
-        "store.commit": (remote.commit, "Carry out calls of the contract of stores, once."),
+        "store.commit": (remote.commit, "Execute calls of the store contract, exactly once."),
         "store.read": (remote.read, "Answer a query of the contract of stores."),
         "store.watch": (remote.watch, "Wait until something arrives in a queue."),
     }
@@ -89,14 +89,14 @@ def routes(*, trusts_clock: bool = False) -> tuple[Route, ...]:
 
 
 class _Remote:
-    """What the routes share: who is served since this start, what was answered, and who waits."""
+    """The shared state of the routes: the epoch of this server, its responses, and pending watches."""
 
     def __init__(self, trusts_clock: bool) -> None:
         self._trusts_clock = trusts_clock
         self._server_epoch = secrets.token_hex(8)
         self._answers: ReplayCache[Response | OutcomeUnknown] = ReplayCache(_size)
         self._arrivals: WeakKeyDictionary[Notifier, ArrivalLog] = WeakKeyDictionary()
-        """By what tells of them: a namespace that was closed and opened again has another one."""
+        """By notifier: a namespace that was closed and opened again has a new one."""
 
     @property
     def _seen(self) -> CommitPosition:
@@ -124,7 +124,7 @@ class _Remote:
                 raise OutcomeUnknown(request.broker.core.store.name, problem)
             work = asyncio.ensure_future(self._commit(request, asked))
             self._answers.add(id, work)
-        answer = await asyncio.shield(work)  # whoever comes again finds it, even where this caller is gone
+        answer = await asyncio.shield(work)  # a repeated request finds the task, even if this client is gone
         if isinstance(answer, OutcomeUnknown):
             raise answer
         return answer
@@ -135,7 +135,7 @@ class _Remote:
         return Response(MISDIRECTED, msgspec.json.encode(body))
 
     async def _commit(self, request: Request, asked: CommitRequest) -> Response | OutcomeUnknown:
-        """The answer. What is not known is one too: it is not to be run again."""
+        """Commit and return the response; also an unknown outcome is returned, since the request must not run again."""
         if len(asked.calls) > MAX_CALLS_PER_COMMIT:
             raise RequestTooLarge("the number of calls", MAX_CALLS_PER_COMMIT)
         if sum(map(_new_items, asked.calls)) > MAX_ITEMS_PER_COMMIT:
@@ -149,9 +149,9 @@ class _Remote:
             return unknown
         try:
             return await self._answer(request, asked, calls, let_in, commit)
-        except Exception:  # it was done: whoever comes again must not do it twice
+        except Exception:  # it is committed: a repeated request must not run again
             _log.exception("response_internal_error", id=asked.id)
-            return OutcomeUnknown(core.store.name, "it was committed, and what became of each call cannot be told")
+            return OutcomeUnknown(core.store.name, "it was committed, and the outcome of each call is unknown")
 
     async def _answer(
         self, request: Request, asked: CommitRequest, calls: Sequence[Any], let_in: Sequence[Call], commit: Commit
@@ -162,7 +162,7 @@ class _Remote:
         kept, given_back = response_budget.truncate_results(let_in, commit.results, most, commit.now)
         given_back += withheld_tokens(request.caller, let_in, kept)
         if given_back:
-            with contextlib.suppress(RedriveError):  # then they run out
+            with contextlib.suppress(RedriveError):  # then the leases expire
                 await self._carry_out(core, [ReturnLease(token) for token in given_back], asked)
         results = iter(kept)
         answered = [call if isinstance(call, RedriveError) else next(results) for call in calls]
@@ -189,7 +189,7 @@ class _Remote:
         return _response(shown)
 
     async def _authorized(self, request: Request, calls: Sequence[Call | Query]) -> list[Any]:
-        """Each call as it may be executed, or the error that it is refused with: its values are a client's."""
+        """Return each call, validated, since its values come from a client, or the error that refuses it."""
         now = request.broker.core.clock.now()
         return await request.broker.run_flow(
             authorize_calls(request.caller, calls, lambda call: validate_call(call, now))
@@ -203,7 +203,7 @@ class _Remote:
         queues = _allowed(request.caller, asked.queues)
         seconds = max(0.0, min(asked.seconds, request.limits.wait_seconds))
         await request.wait_for(arrivals.wait(asked.since, queues, seconds))
-        number = arrivals.number  # before what is found: rather twice than never
+        number = arrivals.number  # read before the arrivals: a duplicate notification is better than a missed one
         found = arrivals.since(asked.since, queues)
         return _response(WatchAnswer(self._server_epoch, number, found, number > asked.since))
 
@@ -220,7 +220,7 @@ def _size(answer: Response | OutcomeUnknown) -> int:
 
 
 def _allowed(caller: Caller, queues: Collection[str] | None) -> Collection[str] | None:
-    """Those of the queues whose work the caller may do, or see. Result topics, which name no item, are for all."""
+    """Return those of the queues that the caller may watch. Result topics, which name no item, are for all callers."""
     if caller.may_everywhere(WATCHES_QUEUES):
         return None if queues is None or len(queues) > MAX_WATCHED else queues
     some = islice(queues or (), MAX_WATCHED)
@@ -228,14 +228,14 @@ def _allowed(caller: Caller, queues: Collection[str] | None) -> Collection[str] 
 
 
 def _wake(core: Core, calls: Sequence[Call], commit: Commit) -> None:
-    """Let the maintenance see at once to what it would find in a moment."""
+    """Wake the maintenance for work that the calls have created."""
     if any(isinstance(call, StartOperation | SetOperation) for call in calls):
         core.wake_maintenance()
     core.start_moves(commit.results)
 
 
 def _caused(calls: Sequence[Call], commit: Commit) -> Mapping[str, int]:
-    """The arrivals of a transaction that calls of this request may have caused; all, where that is not known."""
+    """Return the arrivals that calls of this request may have caused; all arrivals if that is unknown."""
     queues: set[str] = set()
     for call, result in zip(calls, commit.results, strict=True):
         match call:

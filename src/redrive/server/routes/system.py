@@ -1,4 +1,4 @@
-"""What is read with GET: health, metrics, the OpenAPI document, and a word to who opens the address in a browser."""
+"""Pages for GET: health, metrics, the OpenAPI document, and a short description for browsers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redrive.server.responses import http_error
 from redrive.telemetry.metrics import exposition
 
 STORE_SECONDS = 5.0
-"""How long a store may take to answer before it counts as failing."""
+"""Seconds after which a store that does not answer counts as failing."""
 _OK, _DEGRADED, _FAILING = "ok", "degraded", "failing"
 _encode = msgspec.json.Encoder().encode
 
@@ -32,7 +32,7 @@ Headers = Mapping[bytes, bytes]
 
 
 async def root(server: Server, headers: Headers) -> Response:
-    """What this is, and where to look next."""
+    """Return a description of the server and the paths of its pages."""
     return _json(
         {
             "name": "redrive",
@@ -45,23 +45,23 @@ async def root(server: Server, headers: Headers) -> Response:
 
 
 async def live(server: Server, headers: Headers) -> Response:
-    """The process answers."""
+    """Return ok: the process answers."""
     return _json({"status": _OK})
 
 
 async def ready(server: Server, headers: Headers) -> Response:
-    """Calls can be served: the store answers, and nobody has asked the server to stop."""
+    """Return whether calls can be served: every store answers, and the server is not stopping."""
     if server.stopping.is_set():
         return _json({"status": _FAILING, "problem": "the server is stopping"}, 503)
     for name, broker in _brokers(server).items():
         problem = await _problem(server, broker)
-        if problem is not None and server.brokers.get(name) is broker:  # else it was closed meanwhile
+        if problem is not None and server.brokers.get(name) is broker:  # otherwise it was closed during the check
             return _json({"status": _FAILING, "problem": "the store does not answer"}, 503)
     return _json({"status": _OK})
 
 
 async def health(server: Server, headers: Headers) -> Response:
-    """How all is, in a word; to whoever may look, with reasons."""
+    """Return the health in one word; to callers that may read, with the reasons."""
     principal = None
     if b"authorization" in headers or not await server.asks_for_tokens():
         principal = await server.admitted(headers)
@@ -111,7 +111,7 @@ def _state(broker: Broker) -> tuple[Health, int]:
 
 
 async def _problem(server: Server, broker: AsyncBroker) -> str | None:
-    """What keeps a store from answering."""
+    """Return the reason why a store does not answer; None if it answers."""
     query = ListRegistrations("health", "health")
     try:
         async with asyncio.timeout(STORE_SECONDS):
@@ -124,7 +124,7 @@ async def _problem(server: Server, broker: AsyncBroker) -> str | None:
 
 
 async def metrics(server: Server, headers: Headers) -> Response:
-    """What is counted, for Prometheus."""
+    """Return the metrics in the format of Prometheus."""
     principal = await server.admitted(headers)
     _check_look(server, principal)
     counted = [broker.metrics for broker in server.brokers.open.values()]
@@ -146,7 +146,7 @@ def _brokers(server: Server) -> dict[str, AsyncBroker]:
 
 
 async def openapi(server: Server, headers: Headers) -> Response:
-    """The document of the calls in JSON."""
+    """Return the OpenAPI document."""
     return Response(200, _document(server))
 
 

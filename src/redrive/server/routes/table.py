@@ -1,9 +1,9 @@
-"""The table of routes: every call in JSON that there is.
+"""The table of routes: all JSON calls.
 
-A row is a method of the broker, or a function that takes the request, with its permission and the shape of its answer.
-Calls with items in a special shape, conditions, or pages cut by size have handlers in the files beside it, which take
-the whole call.
-The OpenAPI document, the reference and the tests of every route with every role are made from this table.
+A row is a method of the broker, or a function that takes the request, with its permission and the form of its response.
+Calls with special item formats, conditions, or pages limited by size have handlers in the other modules, which
+take the whole call.
+The OpenAPI document, the reference and the tests of every route with every role are generated from this table.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SETTLED = plain(SettledItems, settled_answer)
 DELETED = number("removed", "Deleted", "How many items went with the queue.")
 RELEASED = number("released", "BreakerClosed", "How many items were released.")
 CHANGED = number("changed", "Changed", "How many items were changed.")
-OPERATION = one("operation", Operation, "OperationAnswer", "An operation as it stands.")
+OPERATION = one("operation", Operation, "OperationAnswer", "The current state of an operation.")
 OPERATIONS = many("operations", Operation, "Operations", "Operations, newest first.")
 BREAKERS = many("breakers", BreakerStatus, "Breakers", "Breakers that are not closed.")
 AUDIT = many("entries", AuditEntry, "Audit", "Who changed what, newest first.")
 WORKERS = many("workers", WorkerInfo, "Workers", "The workers that are alive.")
-MOVES = many("moves", PendingMove, "Moves", "Items on their way to other stores.")
+MOVES = many("moves", PendingMove, "Moves", "Items that are moving to other stores.")
 ITEMS, BULK = items.ItemsView, operations.BulkView
 ID = "4f0c91a27b3d000000068f1c2a3b4800"
 TOKEN = {"token": f"{ID}00112233445566aa"}

@@ -1,4 +1,4 @@
-"""`tokens.create`, `tokens.list` and `tokens.revoke`: for whoever may let others in."""
+"""`tokens.create`, `tokens.list` and `tokens.revoke`, for callers that may manage tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from redrive.server.field_types import DurationInput, instant_text_or_none
 from redrive.server.request import Request
 from redrive.wire.json_views import InstantText
 
-TokenName = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="Of the token; it stands in the audit.")]
+TokenName = Annotated[
+    str, msgspec.Meta(max_length=MAX_NAME_CHARS, description="The name of the token, recorded in the audit.")
+]
 Patterns = Annotated[
     tuple[str, ...],
     msgspec.Meta(min_length=1, max_length=MAX_PATTERNS, description="Names, or patterns such as `team-*`."),
@@ -39,7 +41,7 @@ class TokenForm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CreatedToken(TokenForm, frozen=True, kw_only=True):
-    """A token that was made. Its text is shown this once."""
+    """A new token. Its text is shown only once."""
 
     token: Annotated[str, msgspec.Meta(description="For the header Authorization: Bearer …")]
 
@@ -51,7 +53,7 @@ class TokenList(msgspec.Struct, frozen=True):
 
 
 class RevokedToken(msgspec.Struct, frozen=True):
-    """It is refused from now on; by other servers on the same store, a second from now at the latest."""
+    """A revoked token. This server refuses it from now on; other servers on the same store, within one second."""
 
     name: str
 
@@ -64,7 +66,7 @@ async def create_token(
     queues: Patterns = ANY,
     expires_in: Annotated[DurationInput | None, msgspec.Meta(description="From now. Not given: never.")] = None,
 ) -> CreatedToken:
-    """Make a token."""
+    """Create a token."""
     broker = request.broker
     made = await broker.run_flow(
         token_store.create(
@@ -81,7 +83,7 @@ async def create_token(
 
 
 async def list_tokens(request: Request) -> TokenList:
-    """All tokens, without their secrets."""
+    """List all tokens, without their secrets."""
     return TokenList([_form(request.broker, token) for token in await request.broker.run_flow(token_store.list_all())])
 
 

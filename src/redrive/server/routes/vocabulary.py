@@ -1,6 +1,6 @@
-"""The words of calls in JSON: what a parameter of that name is, how it is described, and how it is read.
+"""The vocabulary of JSON calls: the type, description and decoder of each parameter, by its name.
 
-A word means the same in every call. One that means something else in one method is listed as `method.word`.
+A word means the same in every call. One with another meaning in one method is listed as `method.word`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redrive.server.field_types import (
 from redrive.server.request import Request
 
 Number = Annotated[
-    str, msgspec.Meta(pattern="^[0-9]{1,19}$", description="A whole number, as a text: it may be too large for others.")
+    str, msgspec.Meta(pattern="^[0-9]{1,19}$", description="A whole number as text, since it may exceed 53 bits.")
 ]
 Kind = Annotated[
     Label,
@@ -43,24 +43,24 @@ Kind = Annotated[
 
 
 class Word(NamedTuple):
-    """What a parameter is in JSON."""
+    """The JSON form of a parameter."""
 
     type: Any
-    """With its bounds."""
+    """The type with its bounds."""
     text: str | None = None
-    """What it means, where the type does not say that."""
+    """The description, if the type is not sufficient."""
     example: Any = None
-    """What the example of a call that must say it says."""
+    """The value in the example of a call that requires the parameter."""
     read: Callable[[Request, Any], Any] | None = None
-    """Makes what the method takes of what was sent, or refuses it. None: that is the same."""
+    """Converts the sent value to the argument of the method, or refuses it. None: the value is the argument."""
     is_spread: bool = False
-    """Whether it is a table, whose entries the method takes by name: `**settings`."""
+    """True if it is an object whose members are keyword arguments of the method: `**settings`."""
     required: bool = False
-    """Whether a call must say it though the method does not ask for it."""
+    """True if a call requires it although the method does not."""
 
 
 def read_number(request: Request, number: str) -> int:
-    """The number that a text names."""
+    """Return the number in a text, limited to the largest one that stores hold."""
     return min(int(number), MAX_NUMBER)
 
 
@@ -80,10 +80,10 @@ def _keys(request: Request, keys: list[str]) -> list[str]:
 
 
 def _settings(request: Request, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings are passed on by name: none may be taken for an argument."""
+    """Return the settings, which become keyword arguments. Raises `InvalidInput` if one has the name of another one."""
     for name in ("name", "actor", "self"):
         if name in settings:
-            raise InvalidInput(f"{name} is not a setting of a queue; it stands beside the settings")
+            raise InvalidInput(f"{name} is not a setting of a queue; pass it beside the settings")
     return settings
 
 
@@ -92,7 +92,7 @@ _IDS = Annotated[list[ItemIdText], msgspec.Meta(min_length=1)]
 _OPERATION = texts_of(OperationOptions)
 
 WORDS = {
-    "actor": Word(Label, "Who does it, for the audit. Where tokens are asked for, it is the name of the token."),
+    "actor": Word(Label, "The actor, for the audit. If the server asks for tokens, it is the name of the token."),
     "before": Word(Number, "The number of the last entry before.", read=read_number),
     "confirm": Word(Count, "How many items you mean. Another number is refused."),
     "delay": Word(DurationInput, "A duration, from now until they may be leased."),

@@ -1,1 +1,1 @@
-"""Whether a call off the wire is one that a broker could have made."""
+"""Validation of calls received from clients."""

@@ -36,13 +36,13 @@ _replace = msgspec.structs.replace
 
 
 def create(call: CreateQueue) -> CreateQueue:
-    """A new queue."""
+    """Validate the creation of a queue, with its settings."""
     values.queue(call.name)
     return _replace(call, settings=validate_settings(call.settings))
 
 
 def update(call: UpdateQueue) -> UpdateQueue:
-    """Other settings."""
+    """Validate new settings of a queue."""
     values.queue(call.name)
     values.version(call.version)
     check_label("actor", call.actor)
@@ -50,14 +50,14 @@ def update(call: UpdateQueue) -> UpdateQueue:
 
 
 def set_paused(call: SetPaused) -> SetPaused:
-    """Pause or resume."""
+    """Validate pausing or resuming a queue."""
     values.queue(call.name)
     check_label("actor", call.actor)
     return call
 
 
 def set_source_queue(call: SetSourceQueue) -> SetSourceQueue:
-    """A queue of another store uses this one."""
+    """Validate the address of a queue in another store that uses this queue."""
     values.queue(call.name)
     if not is_remote(check_address("user", call.user)):
         raise InvalidInput(f"'{call.user}' is no queue of another store; write name@store")
@@ -65,7 +65,7 @@ def set_source_queue(call: SetSourceQueue) -> SetSourceQueue:
 
 
 def delete(call: DeleteQueue) -> DeleteQueue:
-    """A queue goes."""
+    """Validate the deletion of a queue."""
     values.queue(call.name)
     check_label("actor", call.actor)
     if call.confirm is not None:
@@ -74,7 +74,7 @@ def delete(call: DeleteQueue) -> DeleteQueue:
 
 
 def register(call: Register) -> Register:
-    """A small value."""
+    """Validate a registration, with its puts and its audit note."""
     check_name("kind", call.kind)
     check_label("name", call.name)
     if len(call.value) > MAX_REGISTRATION_BYTES:
@@ -90,7 +90,7 @@ def register(call: Register) -> Register:
 
 
 def unregister(call: Unregister) -> Unregister:
-    """It goes."""
+    """Validate the removal of a registration."""
     check_name("kind", call.kind)
     check_label("name", call.name)
     return call if call.audit is None else _replace(call, audit=_noted(call.audit))
@@ -105,7 +105,7 @@ def _noted(noted: AuditNote | None) -> AuditNote | None:
 
 
 def import_(call: Import) -> Import:
-    """Items that lived elsewhere."""
+    """Validate items from another system."""
     values.queue(call.queue)
     check_label("actor", call.actor)
     values.many("items", len(call.items))
@@ -113,7 +113,7 @@ def import_(call: Import) -> Import:
 
 
 def receive(call: Receive) -> Receive:
-    """An item arrives from another store."""
+    """Validate an item that arrives from another store."""
     values.queue(call.queue)
     check_name("store", call.store)
     return _replace(call, move=_move(call.move))
@@ -129,13 +129,13 @@ def _move(move: Move) -> Move:
 
 
 def finish_move(call: FinishMove) -> FinishMove:
-    """Items have arrived elsewhere."""
+    """Validate the ids of items that have arrived in another store."""
     values.ids(call.ids)
     return call
 
 
 def close_move(call: CloseMove) -> CloseMove:
-    """Nobody brings them again."""
+    """Validate the source ids of moves that will not be repeated."""
     values.queue(call.queue)
     check_name("store", call.store)
     values.ids(call.source_ids)
@@ -143,19 +143,19 @@ def close_move(call: CloseMove) -> CloseMove:
 
 
 def promote(call: Promote) -> Promote:
-    """What fell due."""
+    """Validate the limit of a promotion of due items."""
     values.limit(call.limit, MAINTENANCE_BATCH)
     return call
 
 
 def expire(call: Expire) -> Expire:
-    """An item whose time is over."""
+    """Validate the expiry of an item."""
     values.id(call.id)
     values.version(call.version)
     return _replace(call, verdict=values.verdict(call.verdict))
 
 
 def apply_retention(call: ApplyRetention) -> ApplyRetention:
-    """Retention."""
+    """Validate the limit of a retention run."""
     values.limit(call.limit, MAINTENANCE_BATCH)
     return call

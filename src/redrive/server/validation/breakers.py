@@ -26,7 +26,7 @@ _replace = msgspec.structs.replace
 
 
 def set_breakers(call: SetBreakers) -> SetBreakers:
-    """Breakers that are not closed, and the gate of the queue's own."""
+    """Validate the breakers of a queue that are not closed, and their gate."""
     values.queue(call.name)
     values.version(call.version)
     check_label("actor", call.actor)

@@ -1,4 +1,4 @@
-"""Calls about single items: puts, leases, settles."""
+"""Validation of calls on single items: puts, leases, settles."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _SETTLED_BY = frozenset(OutcomeKind) - {OutcomeKind.EXPIRED}
 
 
 def put(call: Put) -> Put:
-    """A put of many."""
+    """Validate a put of items."""
     values.queue(call.queue)
     values.many("items", len(call.items), MAX_PUT)
     items = tuple([new_item(item) for item in call.items])
-    # Nearly always they are the very same ones, and to compare that costs less than to make a call.
+    # Almost always the items are identical, and comparing them is cheaper than copying the call.
     return call if all(map(_is, items, call.items)) else _replace(call, items=items)
 
 
 def puts(calls: tuple[Put, ...]) -> tuple[Put, ...]:
-    """The puts of another call, which bring no failures."""
+    """Validate the puts of another call, which may contain no failures."""
     if not calls:
         return calls
     values.many("items", sum(len(call.items) for call in calls), MAX_PUT)
@@ -52,7 +52,7 @@ def puts(calls: tuple[Put, ...]) -> tuple[Put, ...]:
 
 
 def new_item(item: NewItem) -> NewItem:
-    """An item to be put. Whether it is plain is seen here; nobody's word is taken for it."""
+    """Validate a new item. `is_plain` is computed here, regardless of the value that the client sent."""
     values.payload(item.payload)
     values.content_type(item.content_type)
     check_priority(item.priority)
@@ -64,7 +64,7 @@ def new_item(item: NewItem) -> NewItem:
 
 
 def lease(call: LeaseItems) -> LeaseItems:
-    """A lease of several."""
+    """Validate a lease from a queue."""
     values.queue(call.queue)
     values.limit(call.limit)
     values.label("worker", call.worker)
@@ -73,7 +73,7 @@ def lease(call: LeaseItems) -> LeaseItems:
 
 
 def lease_by_ids(call: LeaseByIds) -> LeaseByIds:
-    """A lease of these items."""
+    """Validate a lease of items by their ids."""
     values.ids(call.ids)
     values.label("worker", call.worker)
     values.span("lease_timeout", call.timeout, 1)
@@ -81,7 +81,7 @@ def lease_by_ids(call: LeaseByIds) -> LeaseByIds:
 
 
 def extend(call: Extend) -> Extend:
-    """A later deadline."""
+    """Validate the extension of a lease."""
     values.token(call.token)
     values.queue_if_named(call.queue)
     values.span("timeout", call.timeout, 1)
@@ -89,7 +89,7 @@ def extend(call: Extend) -> Extend:
 
 
 def complete(call: Complete) -> Complete:
-    """A completion, with what it puts."""
+    """Validate a completion with its puts."""
     values.token(call.token)
     values.queue_if_named(call.queue)
     values.result(call.result)
@@ -100,7 +100,7 @@ def complete(call: Complete) -> Complete:
 
 
 def reply(call: Reply) -> Reply:
-    """A reply to an item that is leased."""
+    """Validate a reply to a leased item."""
     values.token(call.token)
     values.queue_if_named(call.queue)
     values.result(call.body)
@@ -108,7 +108,7 @@ def reply(call: Reply) -> Reply:
 
 
 def settle(call: Settle) -> Settle:
-    """Another end of a delivery."""
+    """Validate a settle other than a completion."""
     values.token(call.token)
     values.version(call.version)
     if call.outcome_kind not in _SETTLED_BY:
@@ -124,7 +124,7 @@ def settle(call: Settle) -> Settle:
 
 
 def return_(call: ReturnLease) -> ReturnLease:
-    """A release that does not count."""
+    """Validate a release without a counted attempt."""
     values.token(call.token)
     values.queue_if_named(call.queue)
     return _replace(call, note=check_note("note", call.note))

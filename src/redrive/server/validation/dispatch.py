@@ -1,7 +1,7 @@
-"""Whether a call off the wire is one that a broker could have made.
+"""Validation of calls received from clients, by call type.
 
-A broker checks what it is given before it calls a store, and stores rely on it. Whoever speaks to a server need not be
-a broker. So all of that is checked here again, by the same functions.
+A broker validates its input before it calls a store, and stores rely on that. A client of a server need not be a
+broker, so the same functions validate its calls here.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ VALIDATORS: dict[type[Any], Callable[[Any], Any]] = {
     item_calls.LeaseByIds: deliveries.lease_by_ids,
     item_calls.LeaseItems: deliveries.lease,
 }
-"""What is checked of each call. StartOperation and queries are checked by what time it is, too."""
+"""Validators by call type. StartOperation and queries have their own, since their validation needs the current time."""
 
 
 def validate_call(call: Call | Query, now: Instant) -> Any:
-    """The call, as a broker would have made it. Raises `InvalidInput` where none would."""
+    """Return the call as a broker would have made it. Raises `InvalidInput` if no broker could."""
     check = VALIDATORS.get(call.__class__)
     if check is not None:
         return check(call)
     if isinstance(call, admin_calls.StartOperation):
         return manual_changes.start(call, now)
-    return queries.query(call, now)  # type: ignore[arg-type]  # calls are all in the table; a test sees to it
+    return queries.query(call, now)  # type: ignore[arg-type]  # the table has all calls; a test checks that

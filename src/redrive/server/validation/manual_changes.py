@@ -1,4 +1,4 @@
-"""Calls of people: changes by hand, holds, operations."""
+"""Validation of calls of operators: manual changes, holds, operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SETTABLE = frozenset(
 
 
 def change(call: ManualChange) -> ManualChange:
-    """A verb on single items."""
+    """Validate a manual change of single items."""
     check_verb(call.verb)
     check_label("actor", call.actor)
     values.many("items", len(call.targets))
@@ -59,9 +59,9 @@ def _target(verb: Verb, target: ManualTarget) -> ManualTarget:
     values.id(target.id)
     values.version(target.version)
     if (target.verdict is not None) is not (verb in _JUDGED):
-        raise InvalidInput(f"{verb} by hand {'needs' if verb in _JUDGED else 'takes no'} verdict")
+        raise InvalidInput(f"manual {verb} {'needs a' if verb in _JUDGED else 'takes no'} verdict")
     if target.failure is not None and verb is not Verb.FAIL:
-        raise InvalidInput(f"{verb} by hand brings no failure")
+        raise InvalidInput(f"manual {verb} takes no failure")
     check_reply_address(target.headers)
     if (target.payload is not None or target.headers is not None) and verb is not Verb.REDRIVE:
         raise InvalidInput(f"{verb} edits nothing; redrive does")
@@ -78,7 +78,7 @@ def _target(verb: Verb, target: ManualTarget) -> ManualTarget:
 
 
 def hold(call: Hold) -> Hold:
-    """Out of the ready index."""
+    """Validate a hold, which removes items from the ready index."""
     values.ids(call.ids)
     check_label("held_by", call.held_by)
     if call.queue_version is not None:
@@ -88,7 +88,7 @@ def hold(call: Hold) -> Hold:
 
 
 def unhold(call: Unhold) -> Unhold:
-    """Back into it."""
+    """Validate the end of a hold."""
     if call.ids is not None:
         values.ids(call.ids)
     check_label("held_by", call.held_by)
@@ -96,7 +96,7 @@ def unhold(call: Unhold) -> Unhold:
 
 
 def start(call: StartOperation, now: Instant) -> StartOperation:
-    """A change of many items begins."""
+    """Validate the start of an operation."""
     check_bulk(call.verb, call.to)
     check_target(call.verb, call.to)
     if call.to is not None:
@@ -109,7 +109,7 @@ def start(call: StartOperation, now: Instant) -> StartOperation:
 
 
 def step(call: StepOperation) -> StepOperation:
-    """It makes a step."""
+    """Validate a step of an operation."""
     check_label("operation id", call.id)
     check_integer("steps", call.steps, 0, MAX_NUMBER)
     values.limit(call.limit, MAINTENANCE_BATCH)
@@ -118,11 +118,11 @@ def step(call: StepOperation) -> StepOperation:
 
 
 def set_(call: SetOperation) -> SetOperation:
-    """It is paused, resumed, cancelled, stopped, or slowed down."""
+    """Validate a change of an operation: pause, resume, cancel, stop, or another rate."""
     check_label("operation id", call.id)
     check_label("actor", call.actor)
     if call.status is not None and call.status not in _SETTABLE:
-        raise InvalidInput(f"an operation is not made {call.status} by anybody; it becomes that by itself")
+        raise InvalidInput(f"the status {call.status} of an operation cannot be set; the server sets it")
     check_rate(call.rate)
     if call.steps is not None:
         check_integer("steps", call.steps, 0, MAX_NUMBER)
@@ -130,7 +130,7 @@ def set_(call: SetOperation) -> SetOperation:
 
 
 def filter_(where: Filter, now: Instant) -> Filter:
-    """Which items are meant."""
+    """Return a validated filter."""
     return build_filter(where, {}, now)
 
 

@@ -1,4 +1,4 @@
-"""Queries."""
+"""Validation of queries."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _replace = msgspec.structs.replace
 
 
 def query(asked: Query, now: Instant) -> Query:
-    """Any of them."""
+    """Return a validated query."""
     match asked:
         case GetQueue(name) | GetStats(name):
             values.queue(name)
@@ -87,7 +87,7 @@ def query(asked: Query, now: Instant) -> Query:
         case ListOperations(limit=limit):
             values.limit(limit)
         case ListWorkerLeases(worker, limit):
-            values.label("worker", worker or None)  # nobody is called nothing, and so nothing is found
+            values.label("worker", worker or None)  # an empty name is no worker's, and finds nothing
             values.limit(limit, MAX_WORKER_LEASES)
         case ListRegistrations(kind, name):
             check_name("kind", kind)

@@ -1,4 +1,4 @@
-"""A store in the memory of this process: for tests and trials, and the reference for all other stores."""
+"""A store in the memory of this process, for tests and trials; the reference for all other stores."""
 
 from redrive.stores.memory.store import MemoryStore
 

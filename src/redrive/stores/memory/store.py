@@ -1,4 +1,4 @@
-"""The memory store: the contract of `redrive.store`, read as plainly as possible."""
+"""The memory store: the contract of `redrive.store` in its simplest form."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from redrive.stores.rules.state import State
 
 
 class MemoryStore:
-    """Queues and items in this process. Nothing of them survives it.
+    """Queues and items in this process. They are lost when it ends.
 
-    Every call is checked in full before its first write, so a refusal leaves no trace. One lock makes a transaction
-    of a batch: `read` sees all of it, or nothing.
+    Every call is checked in full before its first write, so a refusal changes nothing. One lock makes a batch a
+    transaction: `read` returns all of its changes or none.
     """
 
     def __init__(self, clock: Clock | None = None, namespace: str = "default", name: str = "memory") -> None:
@@ -56,7 +56,7 @@ class MemoryStore:
         return ()
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """Nobody else changes anything here."""
+        """Do nothing: no other process changes this store."""
 
     def durability(self) -> Durability:
         return Durability(
@@ -69,7 +69,7 @@ class MemoryStore:
         return ()
 
     def reopen(self) -> None:
-        """A forked child goes on with a copy of what the parent had. From then on neither sees the other's changes."""
+        """Continue in a forked child with a copy of the parent's data. From then on they do not share changes."""
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -83,10 +83,10 @@ class MemoryStore:
         return self._state
 
     def _arrivals(self) -> dict[str, int]:
-        """Items that became leasable in this transaction, by queue; 0 where there is only a new time to wait for; and
-        the result topics of those that ended.
+        """Return the number of items that became leasable in this transaction, by queue, or 0 if only the next due time
+        changed; and the result topics of items that ended.
 
-        Those that were leased again at once are taken off only where nothing is left to lease.
+        Items that the same transaction leased are discounted only if nothing is left to lease.
         """
         state = self._state
         arrivals = dict.fromkeys(state.ended, 1)

@@ -1,4 +1,4 @@
-"""How a connection to PostgreSQL is opened and configured: URL, timeouts, planner, durability."""
+"""Opening and configuration of a connection to PostgreSQL: URL, timeouts, planner, durability."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ SETTINGS = {
     "tcp_keepalives_count": "2",
     "tcp_user_timeout": "10s",
 }
-"""A client that vanishes within a transaction holds its locks until the server notices, by default after two hours. The
-server sees that a transaction is idle only between pipelines, and ours is within one. Warnings are enabled regardless
-of the role's settings: a warning at COMMIT says that a synchronous standby may not have the commit."""
+"""Settings of every connection. The server notices a vanished client within a transaction, and releases its locks, by
+default after two hours; it regards a transaction as idle only between pipelines, and ours is within one. Warnings are
+enabled regardless of the role: a warning at COMMIT says that a synchronous standby may not have the commit."""
 _PLANS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "jit": "off",
 }
-"""Every statement uses an index. If a table was empty when it was last analyzed, the planner would scan all of it,
-including dead rows."""
+"""Planner settings that make every statement use an index. If a table was empty when it was last analyzed, the planner
+would scan all of it, including dead rows."""
 _WRITERS_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_bitmapscan": "off"}
-"""Statements are planned once, as their values do not matter. A bitmap scan would read all entries to find one."""
+"""Planner settings of the writer. Statements are planned once, as their values do not matter. A bitmap scan would read
+all entries to find one."""
 TRANSACTION_TIMEOUT = "90s"
 """The limit for a client that is alive and silent within a transaction."""
 _KNOWS_TRANSACTION_TIMEOUT = 170_000
@@ -59,7 +60,7 @@ def connection_info(url: str) -> dict[str, Any]:
         info = None
     if info is None or not re.fullmatch(r"[\d,]*", str(info.get("port") or "")):
         raise InvalidInput(
-            f"{redact_url(url)!r} cannot be read as a URL of PostgreSQL; {ENCODED}, and behind it what libpq knows"
+            f"{redact_url(url)!r} cannot be read as a URL of PostgreSQL; {ENCODED}, followed by parameters of libpq"
         )
     return {**CONNECT_OPTIONS, **info}
 
@@ -89,7 +90,7 @@ def configure(connection: TimeoutConnection, name: str, *, relaxed: bool) -> Non
     )
     row = connection.execute("SELECT current_setting('fsync')").fetchone()
     if row is not None and row[0] != "on":
-        problem = "its fsync is off: a power cut loses acknowledged work; switch it on, or say durability='relaxed'"
+        problem = "its fsync is off: a power cut loses acknowledged work; enable it, or pass durability='relaxed'"
         raise StoreUnavailable(name, problem)
 
 

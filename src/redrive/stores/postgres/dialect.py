@@ -33,7 +33,8 @@ _VALUE = re.compile(r"\?(\d*)")
 
 @lru_cache(maxsize=1024)
 def translate(statement: str, schema: str, locking: bool) -> str:
-    """A statement for tables in that schema. `locking` is for a transaction that writes: rows are locked as marked."""
+    """Translate a statement for tables in that schema. `locking`: rows are locked as marked, in a transaction that
+    writes."""
     text = _NEVER.sub("", statement)
     text = _MARKED.sub(r"\1" if locking else "", text)
     text = _ALWAYS.sub(r"\1", text)
@@ -41,7 +42,7 @@ def translate(statement: str, schema: str, locking: bool) -> str:
     text = _NAMED_TABLE.sub(r"unnest(\1::bigint[]) WITH ORDINALITY AS \2(value, rowid)", text)
     text = _TABLE.sub(r"unnest(\1) WITH ORDINALITY AS listed(value, rowid)", text)
     text = _BLOB.sub(r"convert_to(\1, 'UTF8')", text)
-    # In this order, as SQLite does, and each by its index: not as the planner prefers for tables that look empty.
+    # In this order, as in SQLite, and each by its index, not by the planner's choice for tables that seem empty.
     text = _LOOKED_UP.sub(r"JOIN LATERAL (SELECT * FROM \1 AS \2 WHERE \3 OFFSET 0) AS \2 ON true", text)
     text = _INDEX.sub("", text).replace("CROSS JOIN", "JOIN")
     text = _OWN.sub(lambda name: f'"{schema}".{name[0]}', text)
@@ -78,18 +79,18 @@ class _ArrayDumper(Dumper):
         return header + (self._absent(obj) if absent else self._all(obj))
 
     def _all(self, values: Any) -> bytes:
-        """The elements, each after its length."""
+        """Return the elements, each after its length."""
         encoded = self._encoded(values)
         return b"".join(chain.from_iterable(zip(map(_length, map(len, encoded)), encoded, strict=True)))
 
     def _absent(self, values: Any) -> bytes:
-        """The same, where some are NULL."""
+        """Return the elements where some are NULL."""
         encoded = iter(self._encoded(value for value in values if value is not None))
         return b"".join(_ABSENT if value is None else _length(len(each := next(encoded))) + each for value in values)
 
     @abstractmethod
     def _encoded(self, values: Iterable[Any]) -> list[bytes]:
-        """Each element as the server reads it."""
+        """Return each element in the server's format."""
 
 
 class _BigintsDumper(_ArrayDumper):
@@ -117,7 +118,7 @@ class _BlobsDumper(_ArrayDumper):
 
 
 def register(adapters: Any) -> None:
-    """Let psycopg send them."""
+    """Register the dumpers of these array types with psycopg."""
     adapters.register_dumper(Bigints, _BigintsDumper)
     adapters.register_dumper(Texts, _TextsDumper)
     adapters.register_dumper(Blobs, _BlobsDumper)
@@ -138,7 +139,7 @@ _JOINED = (
         "{0} SET {1} FROM {3} WHERE {2}",
     ),
 )
-"""Statements that change rows, and how they change many: their parts, and last the table of values."""
+"""Statements that change rows, and their form for many rows: their parts, and last the table of values."""
 _PLACEHOLDER = re.compile(r"\?")
 _ARRAYS: dict[type, tuple[str, type[list[Any]]]] = {
     int: ("bigint", Bigints),
@@ -147,11 +148,11 @@ _ARRAYS: dict[type, tuple[str, type[list[Any]]]] = {
     bytes: ("bytea", Blobs),
 }
 _BETWEEN = "\x1f"
-"""What words that are one value are joined by: an array of arrays has to have the same length everywhere."""
+"""Separator of words that are one value: arrays within an array must have equal lengths."""
 
 
 def multi_row(statement: str, rows: Sequence[Row]) -> tuple[str, list[Any]] | None:
-    """The statement for all rows, and its values; None where it has to be executed for each."""
+    """Return the statement for all rows and its values; None if it must be executed for each row."""
     if deleting := _DELETE_BY_NUMBER.fullmatch(statement):
         return f"{deleting[1]} = ANY(?::bigint[])", [Bigints(value for (value,) in rows)]
     for pattern, joined in _JOINED:
@@ -198,5 +199,5 @@ def _filled(parts: Iterable[str], columns: Sequence[str]) -> list[str]:
 
 
 def _where(rest: str) -> str:
-    """What comes after the values: where rows that are there already are changed, the grammar wants a condition."""
+    """Return the clauses after the values. The grammar requires a condition before ON CONFLICT."""
     return f" WHERE true {rest}" if rest.strip() else rest

@@ -1,4 +1,4 @@
-"""PostgreSQL as the store sees it: connections, transactions, what a lost one means, and fork."""
+"""Connections to PostgreSQL: transactions, the meaning of a lost connection, and forks."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from redrive.stores.postgres.session import Rows, Session, TimeoutConnection
 MAX_READERS = 8
 """Connections that answer queries."""
 READER_TIMEOUT_SECONDS = 30.0
-"""How long a query waits for one of them."""
+"""Maximum wait of a query for one of them."""
 MAX_TRIES = 10
-"""How often a transaction is tried that others made impossible (a deadlock)."""
+"""Maximum number of attempts at a transaction that fails because of others (a deadlock)."""
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_READING_ALONE = "BEGIN READ ONLY"
-"""Its snapshot is taken when the lock is held, and not before."""
+"""Its snapshot is taken when the lock is held, not before."""
 
 _never_collected: list[object] = []
-"""Connections of a parent process: closing them in the child would say goodbye in the parent's name."""
+"""Connections of a parent process: closing them in the child would end the parent's sessions."""
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _T = TypeVar("_T")
 _OWN = (psycopg.Error, RedriveError)
-"""What is raised by the engine and by the work in it; anything else comes from outside."""
+"""Exceptions of the engine and of the work in it; any other comes from outside."""
 
 
 class _ConnectionLostBeforeCommit(Exception):
-    """The connection broke, and the server was not yet asked to commit."""
+    """The connection was lost before the server was asked to commit."""
 
 
 class _ConnectionLostInRead(psycopg.OperationalError):
-    """The connection broke while a query was answered."""
+    """The connection was lost during a query."""
 
 
 class Engine:
@@ -68,7 +68,7 @@ class Engine:
     def _open(self) -> None:
         self._closed = False
         self.is_the_parents = False
-        """In a forked child, before `reopen`: nothing here is its own."""
+        """True in a forked child before `reopen`: all connections are the parent's."""
         self._connections: weakref.WeakSet[TimeoutConnection] = weakref.WeakSet()
         self._writer: TimeoutConnection | None = None
         self._session: Session | None = None
@@ -80,7 +80,7 @@ class Engine:
         _open_engines.add(self)
 
     def connect(self) -> TimeoutConnection:
-        """A new connection, as durable as was asked for."""
+        """Return a new connection with the requested durability."""
         if self._closed:
             raise Closed
         with self.translated():
@@ -95,10 +95,10 @@ class Engine:
         return connection
 
     def transact(self, work: Callable[[Session], _T]) -> _T:
-        """Do the work in a transaction, which is durable when this returns; rolled back if it raises.
+        """Execute the work in a transaction, which is durable when this returns; rolled back if it raises.
 
-        What others made impossible (a deadlock), and what was lost with its connection before the commit was sent, did
-        not happen: it is done again.
+        A transaction that failed because of others (a deadlock), or lost its connection before COMMIT was sent, was
+        rolled back and is retried.
         """
         with self._turn:
             for _ in range(MAX_TRIES - 1):
@@ -110,9 +110,9 @@ class Engine:
                 raise StoreUnavailable(self.name, _first_line(error)) from error
 
     def _transact_once(self, work: Callable[[Session], _T]) -> _T:
-        """Once COMMIT may have been sent, the outcome is done or unknown, unless the server says that it rolled back.
-        An exception from outside (an interruption) is raised unchanged. A mistake in the work is `StoreFailed`: it is
-        rolled back, and the connection is kept."""
+        """Execute the work once. After COMMIT may have been sent, the outcome is done or unknown, unless the server
+        reports a rollback. An exception from outside (an interruption) is raised unchanged. An unexpected exception of
+        the work is `StoreFailed`: it is rolled back, and the connection is kept."""
         before = sys.exception()
         connection, session = self._writing()
         connection.in_order = False
@@ -129,7 +129,7 @@ class Engine:
             if (interrupted := interruption(error, before, _OWN)) is not None:
                 if not committing and is_mistake(interrupted):
                     self._undo(connection, interrupted, committing=False)
-                self._drop_writer()  # wherever it was: not even a rollback can be relied on
+                self._drop_writer()  # at any point: not even a rollback can be relied on
                 raise interrupted from None
             if commit is None or commit.tag != "COMMIT":
                 self._undo(connection, error, committing=committing)
@@ -137,12 +137,12 @@ class Engine:
             connection.in_order = True
         if commit.tag != "COMMIT":
             raise StoreFailed(self.name, f"the server answered COMMIT with {commit.tag}")
-        if connection.warnings:  # it is committed here; whether it is where else it has to be is not known
+        if connection.warnings:  # committed on this server, perhaps not on its standbys
             raise OutcomeUnknown(self.name, connection.warnings[0])
         return result
 
     def _undo(self, connection: TimeoutConnection, error: BaseException, *, committing: bool) -> NoReturn:
-        """Raise the outcome of a transaction that was not answered with COMMIT."""
+        """Raise the outcome of a transaction for which the server did not confirm COMMIT."""
         alive = connection.in_order = _roll_back(connection)
         refusal = _refusal(error)
         if refusal is None and isinstance(error, psycopg.Error):
@@ -158,19 +158,20 @@ class Engine:
         raise translated from error
 
     def read(self, work: Callable[[Session], _T], *, lock: int | None = None) -> _T:
-        """Do the work in one snapshot, which includes every acknowledged commit; again if its connection is lost.
+        """Execute the work in one snapshot, which includes every acknowledged commit; retry it if its connection is
+        lost.
 
         With `lock`, no transaction holds that lock when the snapshot is taken.
         """
         with self.translated():
-            for _ in range(MAX_READERS):  # a restart of the server breaks all connections that are idle
+            for _ in range(MAX_READERS):  # a restart of the server breaks all idle connections
                 with contextlib.suppress(_ConnectionLostInRead), self._reader() as connection:
                     return self._read_once(connection, work, lock)
             with self._reader() as connection:
                 return self._read_once(connection, work, lock)
 
     def run_autocommit(self, work: Callable[[Session], _T]) -> _T:
-        """Do the work on a separate connection, each statement in its own transaction."""
+        """Execute the work on a separate connection, each statement in its own transaction."""
         with self.translated(), self._reader() as connection:
             result = work(Session(connection, self.schema, locking=True))
             connection.in_order = True
@@ -199,7 +200,7 @@ class Engine:
             raise
 
     def close(self) -> None:
-        """Release all connections. Twice is no error."""
+        """Release all connections. A second call does nothing."""
         with self._mutex:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -214,7 +215,7 @@ class Engine:
         self._open()
 
     def detach_after_fork(self) -> None:
-        """After a fork, in the child: nothing that happens to these connections here may reach the server."""
+        """Detach the connections in a forked child: nothing done to them here may reach the server."""
         connections = tuple(self._connections)
         for connection in connections:
             with contextlib.suppress(psycopg.Error, OSError):
@@ -228,14 +229,14 @@ class Engine:
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """PostgreSQL's errors as ours."""
+        """Raise PostgreSQL's errors as Redrive's."""
         try:
             yield
         except psycopg.Error as error:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """Return PostgreSQL's errors, and unexpected ones, as ours; refusals and interruptions unchanged."""
+        """Return PostgreSQL's errors, and unexpected ones, as Redrive's; refusals and interruptions unchanged."""
         match error:
             case pg.DiskFull():
                 return DiskFull(self.name)
@@ -255,7 +256,7 @@ class Engine:
         if self._closed:
             raise Closed
         if self._writer is not None and not _is_idle(self._writer):
-            self._drop_writer()  # lost, or what was interrupted in it would be committed with what comes now
+            self._drop_writer()  # lost, or interrupted: its statements would be committed with the next transaction
         if self._writer is None or self._session is None:
             self._writer = self.connect()
             with self.translated():
@@ -270,7 +271,7 @@ class Engine:
                 writer.close()
 
     def _check_patience(self, connection: TimeoutConnection, error: BaseException) -> None:
-        """Raise if no answer came in time: a retry would take as long again."""
+        """Raise if the server did not answer in time: a retry would take as long again."""
         if connection.timed_out:
             raise StoreUnavailable(self.name, _problem(connection, error)) from error
 
@@ -278,7 +279,7 @@ class Engine:
     def _reader(self) -> Iterator[TimeoutConnection]:
         with self._readers.one(READER_TIMEOUT_SECONDS) as is_free:
             if not is_free:
-                problem = f"{MAX_READERS} queries are under way and none of them ends; try again"
+                problem = f"{MAX_READERS} queries are running and none of them has ended; retry"
                 raise StoreUnavailable(self.name, problem)
             with self._mutex:
                 if self._closed:
@@ -299,7 +300,7 @@ class Engine:
 
 
 def _is_idle(connection: TimeoutConnection) -> bool:
-    """Whether it is there, as far as is known, and nothing is left in it of what came before."""
+    """Return whether a connection is open, as far as is known, and its last use has ended completely."""
     state = connection.pgconn
     return (
         connection.in_order
@@ -309,10 +310,10 @@ def _is_idle(connection: TimeoutConnection) -> bool:
 
 
 def _refusal(error: BaseException) -> psycopg.Error | None:
-    """The server's own word that a statement of the transaction failed, and with it the transaction.
+    """Return the server's report that a statement of the transaction failed, and with it the transaction.
 
-    Not where the server ends the connection: that may come after the commit. Psycopg may say of statements behind the
-    one that failed that the pipeline was aborted, last.
+    None if the server ends the connection: that may come after the commit. For statements after the failed one, psycopg
+    may report last that the pipeline was aborted.
     """
     found: BaseException | None = error
     while isinstance(found, pg.PipelineAborted):
@@ -323,7 +324,7 @@ def _refusal(error: BaseException) -> psycopg.Error | None:
 
 
 def _roll_back(connection: TimeoutConnection) -> bool:
-    """Whether the connection is still there. The server may have said that it ends it, and libpq not know it yet."""
+    """Roll back. Returns whether the connection is still open: the server may have ended it, unknown to libpq."""
     try:
         connection.execute("ROLLBACK")
     except psycopg.Error:

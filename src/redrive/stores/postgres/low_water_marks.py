@@ -37,7 +37,7 @@ from redrive.telemetry import events
 MOVE_EVERY_SECONDS = 0.5
 """Minimum time between two moves of the marks by one process."""
 LOOK_BELOW_EVERY_SECONDS = 60.0
-"""How often marks are verified: a clock that was set back can insert an item below a mark that is just moving."""
+"""Interval of verification: if the clock was set back, an item may be inserted below a mark that is just moving."""
 ALL_QUEUES = 0
 """The key, instead of a queue, of the mark of all count deltas. That mark is a key, not an instant."""
 

@@ -191,7 +191,7 @@ FIRST = 5
 MIGRATIONS = (
     _TABLES,
     _ADD_HAS_REPLIES,
-    # Results that were kept before name no queue: only callers that may use every queue read them.
+    # Earlier results name no queue: only callers that may use every queue read them.
     "ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT '', ADD COLUMN put_to TEXT",
     "ALTER TABLE redrive_lease ADD COLUMN dead_reason TEXT",
     _ADD_TOTALS,
@@ -199,12 +199,12 @@ MIGRATIONS = (
     "ALTER TABLE redrive_queue ADD COLUMN gates TEXT, ADD COLUMN breakers TEXT",
     _ADD_HOLDERS,
 )
-"""The first creates schema FIRST; each of the others takes the tables to the next one."""
+"""The migrations. The first creates schema FIRST; each of the others migrates the tables to the next one."""
 NEWEST = FIRST + len(MIGRATIONS) - 1
 
 
 def prepare(connection: Connection, schema: str, name: str, now: Instant, *, create: bool) -> None:
-    """Create the tables or bring them to the newest schema. Of processes that start concurrently, one does it.
+    """Create the tables or migrate them to the newest schema. Of processes that start concurrently, one does it.
 
     Needs the right to create schemas only if the schema does not exist.
     """

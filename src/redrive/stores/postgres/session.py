@@ -1,4 +1,4 @@
-"""A psycopg connection as the statements see it: with a timeout, and with the warnings of the server."""
+"""A psycopg connection for the statements of `relational`: with a timeout, and with the warnings of the server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from redrive.stores.relational.session import LeasedHead, LeaseKey, OverdueCheck
 Connection = psycopg.Connection[Any]
 
 FETCHED_AT_ONCE = 200
-"""Rows of a walk that are fetched with one round trip."""
+"""Rows of a cursor that are fetched with one round trip."""
 
 _RANDOM = """('x' || right(gen_random_uuid()::text, 12) || right(gen_random_uuid()::text, 4))::bit(64)::bigint
             & 9223372036854775807"""
@@ -60,7 +60,7 @@ TAKE_HEAD = f"""
     SELECT times.due, times.overdue, r.token, {LEASE_COLUMNS}
     FROM times LEFT JOIN (r CROSS JOIN redrive_item AS i ON i.item_no = r.item_no) ON true
     ORDER BY r.rank, r.ready_at, r.seq"""
-"""Rank by rank, each from its mark on, and only as far as is needed: the ranks come in the order of the list."""
+"""Leases rank by rank, each from its mark on, and only as far as needed: the ranks come in the order of the list."""
 _REMOVE_HELD = """
     WITH held AS (
         SELECT l.ctid FROM unnest(?1::bigint[], ?2::bigint[], ?4::bigint[]) AS given(item_no, token, queue)
@@ -102,11 +102,11 @@ class Arrays:
         WHERE NOT EXISTS (SELECT 1 FROM unnest(w.terms) AS found(word) WHERE starts_with(word, prefix)))"""
 
     def asked(self, query: SearchQuery) -> Row:
-        """Every word, and for every prefix some word that begins with it."""
+        """Require every word, and for every prefix some word that starts with it."""
         return (Texts(query.words), Texts(query.prefixes))
 
     def stored(self, words: Iterable[str]) -> Texts:
-        """In one order, so that equal sets are equal rows."""
+        """Sort the terms, so that equal sets are equal rows."""
         return Texts(sorted(words))
 
 
@@ -120,7 +120,7 @@ class Rows:
 
     @property
     def get(self) -> Any:
-        """The first row, or its value where it has only one. None where there is no row."""
+        """The first row, or its value if it has only one column. None if there is no row."""
         first = self._cursor.fetchone()
         if first is None:
             return None
@@ -128,17 +128,17 @@ class Rows:
 
     @property
     def tag(self) -> str | None:
-        """What the server says that it did, as `COMMIT`; None before it was answered."""
+        """The command tag of the server, as `COMMIT`; None before the answer."""
         tag: str | None = self._cursor.statusmessage
         return tag
 
     def fetchone(self) -> Row | None:
-        """The first row."""
+        """Return the first row."""
         row: Row | None = self._cursor.fetchone()
         return row
 
     def fetchall(self) -> list[Row]:
-        """All of them."""
+        """Return all rows."""
         rows: list[Row] = self._cursor.fetchall()
         return rows
 
@@ -147,7 +147,7 @@ class Rows:
 
 
 class _Whole(NumericBinaryLoader):
-    """Sums of whole numbers, which PostgreSQL gives as decimals."""
+    """A loader of sums of integers, which PostgreSQL returns as decimals."""
 
     def load(self, data: Any) -> Any:
         return int(super().load(data))
@@ -196,7 +196,7 @@ class Session:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Outside of any other: what is executed within is committed together."""
+        """Commit the statements of this context together. Not within another transaction."""
         with self._connection.transaction():
             yield
 
@@ -281,18 +281,18 @@ def adapt(context: Any) -> None:
 
 
 ANSWER_TIMEOUT_SECONDS = 75.0
-"""How long an answer is waited for. The server itself ends a statement sooner (`statement_timeout`): where this time is
-over, it hangs, or something between here and there does that still acknowledges what it swallows. A network that
-acknowledges nothing is noticed by the system (`tcp_user_timeout`)."""
+"""Maximum wait for an answer. The server itself ends a statement sooner (`statement_timeout`): after this time the
+server hangs, or something in between that still acknowledges packets. A network that acknowledges nothing is detected
+by the system (`tcp_user_timeout`)."""
 
 
 class TimeoutConnection(psycopg.Connection[Any]):
-    """A connection of psycopg; every wait for the server has an end."""
+    """A connection of psycopg with a time limit on every wait for the server."""
 
     timed_out = False
-    """Whether it was cut because no answer came."""
+    """True if it was closed because no answer came."""
     in_order = True
-    """Whether its last use ended normally; otherwise something may be left in it."""
+    """True if its last use ended normally; otherwise results of that use may be left in it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -302,11 +302,11 @@ class TimeoutConnection(psycopg.Connection[Any]):
         self.add_notice_handler(lambda notice: warnings.append(_words(notice)))
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait until it is done, as psycopg does."""
+        """Wait for the result like psycopg, with a time limit."""
         return super().wait(self._bounded(gen), *args, **kwargs)
 
     def _bounded(self, gen: Any) -> Generator[Any, Any, Any]:
-        """The same steps. Psycopg takes one at least every tenth of a second, with nothing where nothing came."""
+        """Run the same steps with a time limit. Psycopg makes one at least every 0.1 s, even without input."""
         end = time.monotonic() + ANSWER_TIMEOUT_SECONDS
         try:
             wanted = next(gen)

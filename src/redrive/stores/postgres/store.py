@@ -1,4 +1,4 @@
-"""`PostgresStore`: calls in, one durable transaction, results out.
+"""`PostgresStore`: calls are executed in one durable transaction, which returns their results.
 
 Transactions of one namespace that only put, lease and settle run concurrently: each row is locked when it is read. A
 transaction that reads more than the rows it changes (queues, keys, manual changes, operations, deaths) locks the
@@ -42,12 +42,12 @@ from redrive.stores.relational.queue_rows import NO_QUEUES, Queues
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
     FROM redrive_meta, pg_current_xact_id()"""
-"""The transaction gets its id before its numbers and its instant: low-water marks rely on it."""
+"""Start of a transaction. It gets its id before its numbers and its instant: low-water marks rely on it."""
 _MORE_NUMBERS = "SELECT nextval('redrive_number')"
 _KEEP_QUEUE = "SELECT key FROM redrive_queue WHERE namespace = ? AND name = ? FOR KEY SHARE"
-"""Prevents its deletion until the end of the transaction, but not its change."""
+"""Locks a queue against deletion until the end of the transaction, but not against changes."""
 _BY_WORDS = "SET LOCAL enable_bitmapscan = on"
-"""Search terms can only be read by index."""
+"""Enables the bitmap scan, the only way to read the index of search terms."""
 LONG_TRANSACTION = 5 * MINUTE
 """Maximum age of a snapshot before a warning."""
 _LONGEST_TRANSACTION = """
@@ -124,8 +124,8 @@ class PostgresStore:
         return commit
 
     def _commit_rest(self, calls: Sequence[Call], commit: Commit, now: Instant | None) -> Commit:
-        """Execute calls that a transaction left to one which nothing runs beside. If that fails, all others have
-        happened. Its instant is later: marks may have passed that of the first one while it waited."""
+        """Execute the calls that the shared transaction deferred to an exclusive one. If that fails, the other calls
+        stay committed. Its instant is later: marks may have passed the first instant while it waited."""
         left = [index for index, result in enumerate(commit.results) if result is LEFT]
         try:
             rest = self._transact([calls[index] for index in left], now, shared=False)
@@ -134,11 +134,11 @@ class PostgresStore:
         for index, result in zip(left, rest.results, strict=True):
             commit.results[index] = result
         arrivals = Counter(commit.arrivals)
-        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: there is a new time to wait for
+        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: their due time changed
         return Commit(commit.results, arrivals, rest.now)
 
     def read(self, query: Query) -> Any:
-        if isinstance(query, GetOverdue) and query.queue is None:  # only maintenance asks, and no caller waits for it
+        if isinstance(query, GetOverdue) and query.queue is None:  # only maintenance reads this, no caller waits
             self._marks.move()
         # While no transaction writes, every allocated number is committed or will never be.
         lock = self._lock if isinstance(query, ReadFeed) else None
@@ -224,7 +224,7 @@ class PostgresStore:
     def _carry_out(
         self, session: Session, calls: Sequence[Call], now: Instant | None, shared: bool
     ) -> tuple[Commit, Queues]:
-        """Execute all calls inside a transaction. Also returns the queues as they are if it commits."""
+        """Execute all calls inside a transaction. Also returns the queues that are valid if it commits."""
         self._wait_for_keys(session, calls)
         kind = "_shared" if shared else ""
         session.execute(f"SELECT pg_advisory_xact_lock{kind}(?)", (self._lock,))
@@ -240,7 +240,7 @@ class PostgresStore:
         for call in calls:
             if isinstance(call, UpdateQueue) and (row := batch.by_name.get(call.name)) is not None:
                 batch.below[row.key, "lease"] = (
-                    instant  # the mark of leases lies ahead by a timeout that may be another
+                    instant  # the mark of leases is ahead by a timeout that this update may change
                 )
         if below := self._below(batch):
             self._marks.lower(session, below)
@@ -258,7 +258,7 @@ class PostgresStore:
         }
 
     def _wait_for_keys(self, session: Session, calls: Sequence[Call]) -> None:
-        """Lock keys before the namespace is locked: a program may put with a key in a long transaction.
+        """Lock keys before the namespace is locked: another process may put with a key in a long transaction.
 
         Queues may have changed since they were read, so keys are locked again before they are used.
         """
@@ -272,10 +272,10 @@ class PostgresStore:
             session.execute(LOCK_KEYS, (queue, Texts(keys[queue])))
 
     def _instant(self, server_now: Instant) -> Instant:
-        """The instant of a transaction: the server's, unless another clock was given."""
+        """Return the instant of a transaction: the server's, unless another clock was given."""
         return server_now if self._server_clock is not None else self.clock.now()
 
     def _begun(self, session: Session) -> tuple[int, int, Instant]:
-        """Start values of a transaction: the epoch, the first number of its block, and the time."""
+        """Return the start values of a transaction: the epoch, the first number of its block, and the time."""
         begun: tuple[int, int, Instant] = session.execute(_BEGUN).get
         return begun

@@ -1,4 +1,4 @@
-"""The Redis store: many processes and hosts on a server, or a cluster, that keeps everything in memory and a log."""
+"""The Redis store, for many processes and hosts, on a server or a cluster that keeps all data in memory and a log."""
 
 from redrive.stores.redis.store import RedisStore
 

@@ -12,7 +12,7 @@ from redrive.stores.redis.connection import Address, ConnectionLost, NotSent, Re
 
 
 class Cluster:
-    """What is known of the servers of a cluster. For any thread: the next answer corrects what is wrong."""
+    """The known servers of a cluster. For any thread: the next answer corrects outdated entries."""
 
     def __init__(self, first: Address, open_connection: Callable[[Address], RedisConnection]) -> None:
         self._open = open_connection
@@ -21,7 +21,7 @@ class Cluster:
         self._owners: dict[int, Address] = {}
 
     def owner(self, slot: int) -> Address:
-        """Return the primary that has the slot, as last known. Raises `NotSent` if no server answers."""
+        """Return the last known primary of the slot. Raises `NotSent` if no server answers."""
         found = self._owners.get(slot)
         return self._find_owner(slot) if found is None else found
 
@@ -30,7 +30,7 @@ class Cluster:
         self._owners[slot] = to
 
     def forget(self, slot: int) -> None:
-        """Ask again for the server of a slot, because the last one cannot be reached or no longer has it."""
+        """Forget the server of a slot, which cannot be reached or no longer has it. The next call asks again."""
         self._owners.pop(slot, None)
 
     def _find_owner(self, slot: int) -> Address:
@@ -48,7 +48,7 @@ class Cluster:
                     problems.append(f"{server[0]}:{server[1]} {problem}")
                     continue
             if isinstance(ranges, rs.ResponseError):
-                raise NotSent(f"{ranges}; leave +cluster out of the URL if this server is none of a cluster")
+                raise NotSent(f"{ranges}; leave +cluster out of the URL if this server is not part of a cluster")
             if owner := self._learn(ranges, slot, server):
                 return owner
             problems.append(f"{server[0]}:{server[1]} knows no server for slot {slot}")

@@ -27,11 +27,11 @@ _ENTRY_HEAD = 34
 
 
 class Content(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
-    """What never changes. The instant of the put, which only the server knows, and the suffix of the first id are
+    """The immutable part. The instant of the put, which only the server knows, and the suffix of the first id are
     stored before it."""
 
     queue: str
-    """The queue that it was put into."""
+    """The queue of the put."""
     payload: bytes
     content_type: str
     priority: int
@@ -103,13 +103,13 @@ class ItemState(msgspec.Struct, omit_defaults=True, gc=False):
     G: int = 0
     """instant of the death of a dead letter"""
     k: bool = False
-    """whether it has a history, deaths, search words or a result"""
+    """True if it has a history, deaths, search words or a result"""
     H: str | None = None
     """home_store"""
     P: MoveRoute | None = None
     """route"""
     W: bool = False
-    """whether its search words are not stored, because its last death and its payload have them"""
+    """True if its search words are not stored, because its last death and its payload have them"""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -123,7 +123,7 @@ _decode_words = msgspec.msgpack.Decoder(frozenset[str]).decode
 
 
 class Loaded(NamedTuple):
-    """What was read of an item. What differs from it is written."""
+    """The stored parts of an item. Differences from it are written."""
 
     state: bytes
     """Encoded as this process would write it."""
@@ -138,9 +138,9 @@ class DerivedWords(frozenset[str]):
 
 
 NOT_READ = frozenset(("(not read)",))
-"""The words of an item that was read without them."""
+"""Placeholder for the words of an item that was read without them."""
 DERIVED_NOT_READ = DerivedWords(NOT_READ)
-"""The same, of words that are not stored."""
+"""The placeholder for words that are not stored."""
 NOTHING_LOADED = Loaded(b"", (), 0, frozenset(), None)
 
 
@@ -222,7 +222,7 @@ def encode_state(item: Record) -> bytes:
 
 
 def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
-    """Return an item as the rules have it."""
+    """Return an item for the rules."""
     put_at, suffix, content = decode_content(raw[0])
     state = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
     entries = tuple(map(decode_entry, raw[2]))
@@ -280,7 +280,7 @@ def read_words(item: Record, raw: Sequence[Any]) -> frozenset[str]:
 
 
 def lasting_words(item: Record, loaded: Loaded) -> frozenset[str]:
-    """Return derived words of an item; as words to store if its history no longer has what was said when it died."""
+    """Return derived words of an item; as words to store if its history no longer has the text of its death."""
     death, text = item.deaths[-1], death_text(item.deaths[-1], loaded.entries)
     if len(item.deaths) > loaded.deaths or text == death_text(death, item.history.entries()):
         return item.words
@@ -288,7 +288,7 @@ def lasting_words(item: Record, loaded: Loaded) -> frozenset[str]:
 
 
 def as_loaded(item: Record) -> Loaded:
-    """Return what would be read of an item that is stored in its current state."""
+    """Return the stored parts of an item in its current state."""
     return Loaded(encode_state(item), item.history.entries(), len(item.deaths), item.words, item.result)
 
 
@@ -321,7 +321,7 @@ def _instant(value: int | None) -> Instant | None:
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
-    """Return a history entry. What scripts write comes first: instant, delivery, and the lengths of two names."""
+    """Encode a history entry. Parts that scripts write come first: instant, delivery, and the lengths of two names."""
     worker, queue = (entry.worker or "").encode(), entry.queue.encode()
     head = f"{digits(entry.at)}{entry.delivery:010d}{len(worker):04d}{len(queue):04d}"
     return head.encode() + worker + queue + encode_entry_details(entry)
@@ -333,7 +333,7 @@ def encode_entry_details(entry: HistoryEntry) -> bytes:
 
 
 def decode_entry(raw: bytes) -> HistoryEntry:
-    """Return the history entry that was encoded so."""
+    """Decode a history entry."""
     queue_from = _ENTRY_HEAD + int(raw[26:30])
     details_from = queue_from + int(raw[30:34])
     return msgspec.structs.replace(

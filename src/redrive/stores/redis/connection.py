@@ -1,4 +1,4 @@
-"""One connection to one Redis server, and what the errors of the server mean.
+"""One connection to one Redis server, and the meaning of the server's errors.
 
 For each request it is known whether it was sent and whether it was answered.
 """
@@ -25,12 +25,12 @@ from redrive.stores.interruption import interruption
 
 
 class ErrorEffect(Enum):
-    """What is known of a script that was answered with an error."""
+    """The effect of a script that was answered with an error."""
 
     RETRY = auto()
-    """It did not run, or stopped before its first write, and may run in a moment."""
+    """It did not run, or stopped before its first write, and may succeed soon."""
     REFUSED = auto()
-    """The same, and it will not run until an operator acts."""
+    """It did not run, or stopped before its first write, and fails again until an operator acts."""
     UNKNOWN = auto()
     """It may have stopped between two writes."""
 
@@ -45,7 +45,7 @@ _MEANINGS = {
     "MASTERDOWN": (ErrorEffect.RETRY, "this server is a replica that lost its primary; connect to the primary"),
     "CLUSTERDOWN": (
         ErrorEffect.RETRY,
-        "the cluster is down ({text}); see CLUSTER INFO, and bring the lost servers back",
+        "the cluster is down ({text}); see CLUSTER INFO, and restore the lost servers",
     ),
     "TRYAGAIN": (ErrorEffect.RETRY, "the cluster is moving these keys to another server; try again when that is done"),
     "BUSY": (ErrorEffect.RETRY, "a script runs there that does not end; wait, or end it with SCRIPT KILL"),
@@ -97,7 +97,7 @@ Command = tuple[Any, ...]
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 ANSWER_TIMEOUT_SECONDS = 30.0
-"""How long a request waits for its answer. A script takes milliseconds, a sync of the log at most some seconds."""
+"""Maximum wait for an answer. A script takes milliseconds, a sync of the log at most some seconds."""
 IDLE_SECONDS = 5.0
 """A connection that was idle for this long is checked by PING before a request that must not be sent twice, because
 networks drop idle connections silently."""
@@ -129,7 +129,7 @@ class ConnectionLost(Exception):
     def __init__(self, problem: str, *, gave_up: bool) -> None:
         super().__init__(problem)
         self.gave_up = gave_up
-        """Whether it timed out. A second try would take as long again."""
+        """True if it timed out. A retry would take as long again."""
 
 
 def connection_options(url: str) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def connection_options(url: str) -> dict[str, Any]:
     if not colon or scheme not in _SCHEMES:
         raise InvalidInput(f"{redact_url(url)!r} has no scheme of Redis; there are {', '.join(_SCHEMES)}")
     try:
-        given: dict[str, Any] = parse_url(f"{_SCHEMES[scheme]}://{rest}")  # type: ignore[no-untyped-call] # the driver's
-    except (ValueError, rs.RedisError):  # whose text quotes what it takes for a port
+        given: dict[str, Any] = parse_url(f"{_SCHEMES[scheme]}://{rest}")  # type: ignore[no-untyped-call] # driver
+    except (ValueError, rs.RedisError):  # its text quotes the assumed port
         raise InvalidInput(f"{redact_url(url)!r} cannot be read as a URL of Redis; {ENCODED}") from None
     timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT_SECONDS, "socket_timeout": ANSWER_TIMEOUT_SECONDS}
     # The driver must never send anything twice, nor decode answers.
@@ -187,20 +187,20 @@ class RedisConnection:
         self.address = address
         try:
             self._driver = make(**wanted)
-        except TypeError as error:  # it names the option, which may be a part of a password
+        except TypeError as error:  # the error names the option, which may be a part of a password
             found = re.search(r"'([a-z_]+)'$", str(error))
             named = found[1] if found else "…"
             raise InvalidInput(f"the URL of Redis has an option that the driver does not know: {named}") from None
         self._used_at = 0.0
         self._closed = False
         self._in_order = True
-        """Whether every request was answered."""
+        """True if every request was answered."""
         with self._interruptible():
             self._open()
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Raise what a signal handler raised. The driver takes a TimeoutError or OSError of one for its own."""
+        """Raise the exception of a signal handler. The driver treats its TimeoutError or OSError as its own."""
         before = sys.exception()
         self._in_order = False
         try:

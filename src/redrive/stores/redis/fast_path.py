@@ -1,4 +1,4 @@
-"""The fast path: puts, settled deliveries, promotions and leases as one script. Here are its arguments.
+"""Arguments of the fast path: puts, settled deliveries, promotions and leases as one script.
 
 `fast_path_results.py` turns the answer of the script into results.
 """
@@ -31,7 +31,7 @@ from redrive.stores.redis.redis_client import Part
 KINDS = "peml"
 """Puts, ends of deliveries, promotions and leases, in the order in which the script executes them."""
 _DEADLY = (OutcomeKind.FAILED, OutcomeKind.LOST, OutcomeKind.RELEASED, OutcomeKind.BURIED)
-"""How a delivery ends of which an item dies by the script."""
+"""Outcomes of deliveries by which an item may die in the script."""
 _FIRST_ARGUMENT = 3
 """The script counts its arguments from 1; the first two are the root of the keys and the calls."""
 
@@ -64,7 +64,7 @@ def _is_fast_put(put: Put) -> bool:
 
 
 class FastPathBatch:
-    """Calls of one commit as arguments of the script, and what is needed to read its answer.
+    """Calls of one commit as arguments of the script, and the data to read its answer.
 
     Deaths record `namespace` and `store`. With `merge=False` each put is sent separately.
     """
@@ -73,11 +73,11 @@ class FastPathBatch:
         self.calls = calls
         self._namespace, self._store = namespace, store
         self.positions: dict[str, list[int]] = {kind: [] for kind in KINDS}
-        """Positions of the calls that the script gets, by kind and in its order."""
+        """Positions of the calls for the script, by kind and in its order."""
         self.suffixes: dict[int, list[str]] = {}
         """Id suffixes of the items of each put, by the position of the call."""
         self.refused: dict[int, RedriveError] = {}
-        """Calls that the script does not get, by position."""
+        """Calls that are not sent to the script, by position."""
         self.put_runs: dict[int, list[int]] = {}
         """Consecutive plain puts of one priority in one queue, by the position of the first. A run is one put for the
         script, and its calls share the numbers."""
@@ -85,7 +85,7 @@ class FastPathBatch:
         """Leases that differ only in their limit, by the position of the first. A group is one lease for the script."""
         self._args: list[Part] = []
         self._records: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        """What `_records_of` returns for uniform failures, which is encoded once."""
+        """Cached results of `_records_of`, which are encoded once for uniform failures."""
         self._encoded: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         last: dict[str, tuple[int, list[int]]] = {}
         for position, call in enumerate(calls):
@@ -102,7 +102,7 @@ class FastPathBatch:
         self._merge_leases()
 
     def arguments(self, root: str, now: Instant | None) -> list[Part]:
-        """Return what the script is given after its keys."""
+        """Return the arguments of the script after its keys."""
         of_all = {"t": now or 0, "w": self._has_puts_among_others(), "v": FORMAT, "r": REPLY_TO}
         return [root, encode({**of_all, **self._encoded}), *self._args]
 
@@ -168,7 +168,7 @@ class FastPathBatch:
         return any(call[0] == "complete" and call[-1] for call in self._encoded["e"] if call.__class__ is tuple)
 
     def _encode(self, position: int, call: Call) -> tuple[str, Any]:
-        """Return the kind of a call, and the call as the script takes it."""
+        """Return the kind of a call, and the call in the format of the script."""
         if call.__class__ is Complete and call.result is None and not call.puts:
             return "e", "".join(_token_parts(call.token)) + (call.queue or "")
         match call:
@@ -267,7 +267,7 @@ def _only_priority(put: Put) -> int | None:
 
 
 def _options(new: NewItem) -> dict[str, Any] | None:
-    """Return what an item has beside payload, content type and priority. The names are in `lua/commit/put.lua`."""
+    """Return the values of an item beside payload, content type and priority. The names are in `lua/commit/put.lua`."""
     if new.is_plain and new.expire_timeout is None:
         return None
     options: dict[str, Any] = {}

@@ -44,7 +44,7 @@ class ResultReader:
         self._namespace = namespace
         self._store = store
         self.unmerged: list[int] = []
-        """Positions of puts whose run was refused: nothing of it was written, and each is to be sent separately."""
+        """Positions of puts whose run was refused: nothing of it was written, and each must be sent separately."""
         self.left: list[int] = []
         """Positions of calls that the script left to the rules."""
 

@@ -87,7 +87,7 @@ class RedisGroups(Groups):
             yield queue, {cause.decode(): _decode_figures(figures) for cause, figures in zip(raw, raw, strict=True)}
 
     def _group(self, fingerprint: str, by_queue: dict[str, Figures]) -> Group | None:
-        """Return None if its last dead letter was removed between two reads."""
+        """Return the group; None if its last dead letter was removed between two reads."""
         newest = self._newest(fingerprint, by_queue)
         if newest is None:
             return None

@@ -4,7 +4,7 @@ An item is stored under its *body*: the number of its first id, which does not c
 Redis are those of ids without their last 11 bits, because they have to fit into the 53 bits of a Lua number. *Digits*
 are the 16 decimal digits of a number or an instant, so that scripts can cut values and members at fixed positions.
 
-The idempotency key of a dropped item is free; what it was is under NUL and the first id of the item.
+The idempotency key of a dropped item is free; its former entry is under NUL and the first id of the item.
 
 The names of keys that every item has are short. Fields of `s:B` are in `codec.py`, those of `info` in
 `queue_state.py`.
@@ -55,7 +55,7 @@ from __future__ import annotations
 from redrive.model.ids import NUMBERS_PER_MICROSECOND, ItemId, parse_id
 
 DIGITS = 16
-"""How many digits a number in a key, member or value has."""
+"""The number of digits of a number in a key, member or value."""
 FIRST_FORMAT = 3
 """The first format that a store opens."""
 FORMAT = 8
@@ -65,22 +65,22 @@ several holders of an item and lasting ones (`h` in `s:B`), format 8 dead items 
 in `s:B`). An older namespace gets it with the first of them: a Redrive that does not know them no longer opens it
 then."""
 SHIFT = NUMBERS_PER_MICROSECOND.bit_length() - 1
-"""Bits of a number in an id that it does not have in Redis."""
+"""Low bits of a number in an id that are omitted in Redis."""
 RANKS = range(10)
 
 
 def short(number: int) -> int:
-    """Return the number in Redis of a number in an id."""
+    """Convert a number in an id to its number in Redis."""
     return number >> SHIFT
 
 
 def long(number: int) -> int:
-    """Return the number in an id of a number in Redis."""
+    """Convert a number in Redis to its number in an id."""
     return number << SHIFT
 
 
 def digits(number: int) -> str:
-    """Return the digits of a number, as keys and members have them."""
+    """Return the digits of a number in a key or member."""
     return f"{number:0{DIGITS}d}"
 
 

@@ -1,4 +1,4 @@
-"""The lock of a namespace: one process at a time changes it by what it has read.
+"""The lock of a namespace: one process at a time reads and changes it.
 
 The script of the fast path does not take the lock, and does nothing while a process has it. The holder reads, computes
 its writes, and sends them by one script that also releases the lock. A lock expires, and other processes break it if
@@ -21,15 +21,15 @@ from redrive.stores.redis.scripts import LOCK_ACQUIRE, LOCK_COMMIT, LOCK_RELEASE
 from redrive.stores.redis.unit_of_work import Session, flat
 
 LOCK_TTL_MICROSECONDS = 5_000_000
-"""How long a process has the lock at most."""
+"""Expiry of the lock."""
 LOCK_TIMEOUT_SECONDS = 15.0
-"""How long other processes wait for it."""
+"""Maximum wait of other processes for it."""
 _PAUSE_SECONDS = 0.0005
 _MAX_PAUSE_SECONDS = 0.02
 _HOLDER_CHECK_SECONDS = 0.05
-"""How often a waiting process checks whether the holder is still connected."""
+"""Interval at which a waiting process checks whether the holder is still connected."""
 _NO_CLIENT = "-"
-"""Stored if the client id of the holder is not known."""
+"""Placeholder for an unknown client id of the holder."""
 
 
 class LockGrant(NamedTuple):
@@ -44,7 +44,7 @@ class LockGrant(NamedTuple):
 
 
 class LockWait:
-    """Waits while another process has the lock. Make one for each attempt to do something."""
+    """Waits while another process has the lock. One for each operation."""
 
     def __init__(self, lock: NamespaceLock) -> None:
         self._lock = lock
@@ -53,7 +53,7 @@ class LockWait:
         self._pause = _PAUSE_SECONDS
 
     def wait(self, lock: bytes) -> None:
-        """Wait a moment, longer each time. `lock` is the stored value. Raises `StoreUnavailable` after the timeout."""
+        """Pause, longer each time. `lock` is the stored value. Raises `StoreUnavailable` after the timeout."""
         now = time.monotonic()
         if now - self._started > LOCK_TIMEOUT_SECONDS:
             raise StoreUnavailable(self._lock.name, "another process has the namespace for too long; try again")
@@ -75,7 +75,7 @@ class NamespaceLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[LockGrant]:
-        """Hold the lock. After an exception, it is released, even if the exception came while it was being taken."""
+        """Hold the lock within this context. Any exception releases it, even one during its acquisition."""
         token, grant = secrets.token_hex(8), None
         try:
             grant = self._acquire(token)
@@ -84,7 +84,7 @@ class NamespaceLock:
             if grant is not None:
                 self._try_release(token)
             raise
-        except BaseException:  # of a signal handler: the lock may have been taken before its grant was known here
+        except BaseException:  # from a signal handler: the lock may have been taken before its grant was known here
             self._try_release(token)
             raise
 
@@ -105,7 +105,7 @@ class NamespaceLock:
             answer: list[Any] = self._client.run_write(LOCK_ACQUIRE, [self._keys.meta, self._keys.lock], args)
             return answer
         except OutcomeUnknown as unknown:
-            # Nothing was changed. Other processes would wait for a holder that does not know that it is one.
+            # Nothing was changed. Other processes would wait for a holder that does not know that it has the lock.
             self._try_release(token)
             raise StoreUnavailable(self.name, str(unknown)) from unknown
 
@@ -118,7 +118,7 @@ class NamespaceLock:
         return bool(self._client.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.lock], args))
 
     def release(self, lock: str | bytes) -> None:
-        """Release the lock with nothing written. `lock` is its token or the stored value."""
+        """Release the lock without writes. `lock` is its token or the stored value."""
         self._client.run_write(LOCK_RELEASE, [self._keys.lock], [lock])
 
     def _try_release(self, token: str) -> None:

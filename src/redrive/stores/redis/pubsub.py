@@ -12,7 +12,7 @@ from redrive.stores.redis.connection import ConnectionLost, NotSent, RedisConnec
 from redrive.stores.redis.redis_client import RedisClient
 
 PING_SECONDS = 5.0
-"""How often the listener checks its connection."""
+"""Interval at which the listener checks its connection."""
 SILENCE_SECONDS = 15.0
 """A listener that received nothing for this long, not even an answer to PING, has lost its connection."""
 _SEPARATOR = " "
@@ -45,7 +45,7 @@ class PubSub(Notifications[RedisConnection]):
         self._asked_at = self._heard_at = time.monotonic()
 
     def _receive(self, listener: RedisConnection) -> set[str]:
-        """Raises `ConnectionLost` after a long silence."""
+        """Return the queues that others published. Raises `ConnectionLost` after a long silence."""
         now = time.monotonic()
         if now - self._asked_at > PING_SECONDS:
             self._asked_at = now

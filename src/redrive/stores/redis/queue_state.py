@@ -1,4 +1,4 @@
-"""The queues that the rules work on: settings and counts are read first, indexes on demand."""
+"""The queues of the rules: settings and counts are read first, indexes on demand."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def info_of(queue: Queue) -> bytes:
         {
             "v": queue.version,
             "p": queue.paused,
-            "g": max((gate.until for gate in queue.gates), default=None),  # when they all are open
-            "a": min(allowances, default=None),  # leases that are left
+            "g": max((gate.until for gate in queue.gates), default=None),  # instant at which all are open
+            "a": min(allowances, default=None),  # remaining leases
             "t": settings.lease_timeout,
             "m": settings.max_size,
             "b": settings.max_payload_size,  # bytes
@@ -183,7 +183,7 @@ def head_commands(keys: Keys, queue: str, at: Instant) -> list[tuple[Part, ...]]
 
 
 def oldest_of(heads: Iterable[Sequence[bytes]]) -> Instant | None:
-    """Return when the oldest leasable item became ready, from the answers to these commands."""
+    """Return the ready time of the oldest leasable item, from the answers to these commands."""
     return min((Instant(score_of(head[1])) for head in heads if head), default=None)
 
 

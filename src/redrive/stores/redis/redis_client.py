@@ -1,4 +1,4 @@
-"""Run scripts on Redis and Valkey once or not at all: lost connections, clusters, replicas, and fork.
+"""Scripts on Redis and Valkey, run once or not at all: lost connections, clusters, replicas, and forks.
 
 No write is sent twice. A request that was not sent completely, or that the server refused before it ran, is retried for
 a short time. A write that was sent and not answered is `OutcomeUnknown`.
@@ -48,15 +48,15 @@ from redrive.stores.redis.server_info import (
 MAX_CONNECTIONS = 8
 """Maximum number of open connections for scripts."""
 SLOT_TIMEOUT_SECONDS = 30.0
-"""How long a call waits for one of these connections."""
+"""Maximum wait of a call for one of these connections."""
 RETRY_SECONDS = 1.0
-"""How long a request is retried that did not run."""
+"""Time during which a request that did not run is retried."""
 PAUSE_SECONDS = 0.02
-"""Time between two tries."""
+"""Interval between two attempts."""
 MAX_REDIRECTS = 5
 """Maximum number of redirects of one call in a cluster."""
 REPLICA_SECONDS = 1.0
-"""How long a write waits for the acknowledgement of replicas."""
+"""Maximum wait of a write for the acknowledgement of replicas."""
 
 Part = bytes | str | int | float
 _Request = Callable[[RedisConnection, Sequence[Command]], Any]
@@ -95,7 +95,7 @@ class RedisClient:
     def _open(self) -> None:
         self._closed = False
         self.is_inherited = False
-        """Whether this is a forked child before `reopen`: all connections belong to the parent."""
+        """True in a forked child before `reopen`: all connections belong to the parent."""
         first = (self._options.get("host", "localhost"), self._options.get("port", 6379))
         self._cluster = Cluster(first, self._connect) if self._clustered else None
         self._connections: weakref.WeakSet[RedisConnection] = weakref.WeakSet()
@@ -109,7 +109,7 @@ class RedisClient:
         _open_clients.add(self)
 
     def run(self, script: Script, keys: Sequence[bytes | str], args: Sequence[Part]) -> Any:
-        """Run a script that only reads. If its connection is lost, run it again on another."""
+        """Run a script that only reads. If its connection is lost, retry on another."""
 
         def evaluate(connection: RedisConnection, asking: Sequence[Command]) -> Any:
             return self._evaluate(connection, script, keys, args, asking)
@@ -147,7 +147,7 @@ class RedisClient:
             raise StoreUnavailable(self.name, str(problem)) from problem
 
     def client_id(self) -> str | None:
-        """Return the id of a connection that is open as long as this process lives; None if it is not known."""
+        """Return the id of a connection that stays open while this process lives; None if it is not known."""
         if self._closed:
             raise Closed
         if self._last_slot is None:  # the server of the namespace is not yet known
@@ -166,21 +166,21 @@ class RedisClient:
             return self._client_id
 
     def has_client(self, client: str) -> bool:
-        """Return False if the server says that no connection has this id; True if it has, or cannot say."""
+        """Return False if the server reports that no connection has this id; True if one has, or if unknown."""
         try:
             return bool(self.request("CLIENT", "LIST", "ID", client))
         except StoreFailed:
             return True
 
     def durability(self) -> Durability:
-        """Return what an acknowledged call survives, by the settings of the server at the last connection."""
+        """Return the durability of acknowledged calls, by the settings of the server at the last connection."""
         if self._server_info is None:
             self.request("PING")
         assert self._server_info is not None
         return describe_durability(self._server_info, self.wait_replicas)
 
     def memory(self) -> Memory:
-        """Return how full the memory of the server is."""
+        """Return the memory usage of the server."""
         found: Memory = self._with_retries(None, lambda connection, _: memory(connection))
         return found
 
@@ -199,11 +199,11 @@ class RedisClient:
         _open_clients.discard(self)
 
     def reopen(self) -> None:
-        """Start again without connections, in a forked child."""
+        """Reset to no connections in a forked child."""
         self._open()
 
     def detach_after_fork(self) -> None:
-        """Detach all connections in a forked child, so that nothing it does to them reaches the server."""
+        """Detach all connections in a forked child: nothing done to them here may reach the server."""
         connections = tuple(self._connections)
         for connection in connections:
             connection.detach_after_fork()
@@ -213,7 +213,7 @@ class RedisClient:
         _open_clients.discard(self)
 
     def _with_retries(self, key: bytes | str | None, request: _Request, *, writes: bool = False) -> Any:
-        """Send a request until it ran or may have run, or until it was retried long enough."""
+        """Send a request until it ran or may have run, or until the time for retries has passed."""
         if self._closed:
             raise Closed
         end = time.monotonic() + RETRY_SECONDS
@@ -278,7 +278,7 @@ class RedisClient:
         *,
         writes: bool = False,
     ) -> Any:
-        """Run a script by EVALSHA. A server that does not know it has not run it, and gets it by SCRIPT LOAD."""
+        """Run a script by EVALSHA. A server that does not know it has not run it, and receives it by SCRIPT LOAD."""
         request: list[Command] = [*asking, ("EVALSHA", script.sha, len(keys), *keys, *args)]
         if waits := writes and self.wait_replicas > 0:
             request.append(("WAIT", self.wait_replicas, int(REPLICA_SECONDS * 1000)))
@@ -317,7 +317,7 @@ class RedisClient:
             raise NotSent(problem) from answer
         if known is ErrorEffect.REFUSED:
             raise StoreUnavailable(self.name, problem) from answer
-        if writes:  # a script is not rolled back: to run it again could do half of it twice
+        if writes:  # a script is not rolled back: a retry could repeat half of it
             raise OutcomeUnknown(self.name, problem) from answer
         raise StoreFailed(self.name, problem) from answer
 
@@ -330,7 +330,7 @@ class RedisClient:
     def _borrowed(self, slot: int, to: _Moved | None) -> Iterator[RedisConnection]:
         with self._connection_slots.one(SLOT_TIMEOUT_SECONDS) as is_free:
             if not is_free:
-                problem = f"{MAX_CONNECTIONS} calls are under way and none of them ends; try again"
+                problem = f"{MAX_CONNECTIONS} calls are running and none of them has ended; retry"
                 raise StoreUnavailable(self.name, problem)
             address = to.to if to is not None else self._cluster.owner(slot) if self._cluster is not None else None
             connection = self._take_idle(address) or self._open_checked(address)

@@ -1,4 +1,4 @@
-"""Version, durability and memory of a server, as it reports them."""
+"""Version, durability and memory of a server, according to its own report."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from redrive.stores.redis.connection import ErrorEffect, NotSent, RedisConnectio
 
 OLDEST_SERVER = (6, 2)
 WARN_AT = 0.7
-"""The share of maxmemory from which on operators are warned."""
+"""The share of maxmemory at which operators are warned."""
 _SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
 _HOW = "set appendonly yes, appendfsync always and maxmemory-policy noeviction, or pass durability='relaxed'"
 
 
 class RedisServerInfo(NamedTuple):
-    """What a server reports. None if it does not."""
+    """The report of a server. A field is None if the server does not report it."""
 
     version: str
     appendonly: bool | None
     appendfsync: str | None
     """`always`, `everysec` or `no`."""
     policy: str | None
-    """What it does when its memory is full; with `noeviction` it refuses writes."""
+    """Policy for a full memory; with `noeviction` the server refuses writes."""
 
 
 class Memory(NamedTuple):
-    """How full a server is, in bytes."""
+    """Memory of a server, in bytes."""
 
     used: int
     limit: int
@@ -42,7 +42,7 @@ class Memory(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        """Return a warning for operators, if there is one."""
+        """A warning for operators, or None."""
         if self.share is None or self.share < WARN_AT:
             return None
         return (
@@ -53,7 +53,7 @@ class Memory(NamedTuple):
 
 
 def read_server_info(connection: RedisConnection) -> RedisServerInfo:
-    """Read settings and version. Managed servers forbid CONFIG: then INFO has all but how often the log is synced."""
+    """Read settings and version. Managed servers forbid CONFIG: then INFO has all except the sync of the log."""
     *values, info = answers = connection.request(*[("CONFIG", "GET", name) for name in _SETTINGS], ("INFO",))
     for answer in answers:
         if isinstance(answer, rs.ResponseError) and classify_error(answer)[0] is ErrorEffect.RETRY:
@@ -70,7 +70,7 @@ def read_server_info(connection: RedisConnection) -> RedisServerInfo:
 
 
 def check(found: RedisServerInfo, name: str) -> None:
-    """Refuse a server that is too old, or could lose what it acknowledged."""
+    """Refuse a server that is too old, or could lose acknowledged changes."""
     check_version(found)
     problem = None
     if found.appendonly is False:
@@ -94,7 +94,7 @@ def check_version(found: RedisServerInfo) -> None:
 
 
 def describe_durability(found: RedisServerInfo, replicas: int) -> Durability:
-    """Return what an acknowledged call survives on such a server."""
+    """Return the durability of acknowledged calls on such a server."""
     kept = found.appendonly and found.policy == "noeviction"
     if kept and found.appendfsync == "always":
         replaced = "" if replicas else ", unless a replica takes over that had not yet got it"
@@ -114,7 +114,7 @@ def describe_durability(found: RedisServerInfo, replicas: int) -> Durability:
 
 
 def memory(connection: RedisConnection) -> Memory:
-    """Read how full a server is."""
+    """Read the memory usage of a server."""
     (info,) = connection.request(("INFO", "memory"))
     facts = _facts(info)
     return Memory(int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0)))

@@ -53,7 +53,7 @@ class Items(MutableMapping[ItemId, Record]):
 
 
 class RedisState(State):
-    """The queues and items of one namespace, as one transaction or one query reads and changes them."""
+    """The queues and items of one namespace in one transaction or one query."""
 
     queues: Queues
     by_number: DeadLetterIndexes
@@ -129,7 +129,7 @@ class RedisState(State):
         return found if where.operation is None else self._changed_by(where.operation, found)
 
     def _ids_with_prefix(self, where: Filter, prefix: str) -> list[ItemId]:
-        """Return ids that begin so; at most one more than a call examines."""
+        """Return ids that start with `prefix`; at most one more than a call examines."""
         ids: list[ItemId] = []
         for queue in self._queues_of(where):
             ids += self._session.ids_with_prefix(queue, prefix, MAX_EXAMINED + 1 - len(ids))
@@ -191,7 +191,7 @@ class RedisState(State):
         self._session.write("UNLINK", key, *(self._open_moves_key(queue, store.decode()) for store in stores))
 
     def remove_all(self, queue: str) -> None:
-        """Remove all items by a few commands, for any number of items: the index of the queue is renamed, and its items
+        """Remove all items by a few commands, for any number of items: the index of the queue is renamed, so its items
         are no longer found. `ApplyRetention` frees their memory."""
         keys = self._session.keys
         (causes,) = self._session.fetch(("HKEYS", keys.of("groups", queue)))
@@ -229,7 +229,8 @@ class RedisState(State):
         return len(items)
 
     def index_words(self, item: Record) -> None:
-        """Words of an item that is dead in place are not stored: the script of the fast path writes its deaths too."""
+        """Index the words. Those of an item that is dead in place are not stored: the fast path writes its deaths
+        too."""
         super().index_words(item)
         if item.status is Status.DEAD:
             item.words = DerivedWords(item.words)

@@ -1,7 +1,7 @@
-"""`RedisStore`: calls in, one durable script, results out.
+"""`RedisStore`: calls are executed by one durable script, which returns their results.
 
 Frequent calls (puts, leases, settled deliveries) are one script. All others are executed in this process by the rules
-of `redrive.stores.rules`, on what it reads while it has the lock of the namespace.
+of `redrive.stores.rules`, on data that it reads while it has the lock of the namespace.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from redrive.stores.rules.dispatch import execute_calls
 from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
 
 _MAX_LOST_LOCKS = 5
-"""How often a batch is executed again after its lock expired."""
+"""Maximum number of attempts at a batch whose lock expires."""
 
 
 class RedisStore:
@@ -149,7 +149,7 @@ class RedisStore:
             self._client.close()
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """Execute what the script can do by the script, and the rest by the rules, so that neither delays the other.
+        """Execute calls of the fast path by the script, and the rest by the rules, so that neither delays the other.
 
         A part that fails does not change the results of the parts before it.
         """
@@ -177,7 +177,7 @@ class RedisStore:
         return Commit(results, arrivals, now)
 
     def _commit_by_script(self, calls: Sequence[Call], now: Instant | None, *, merge: bool = True) -> Commit:
-        """Run the script. While another process has the lock, it does nothing, and is run again."""
+        """Run the script. It does nothing while another process has the lock, and is retried."""
         batch = FastPathBatch(calls, self.namespace, self.name, merge=merge)
         lock_wait = LockWait(self._lock)
         args = batch.arguments(self._keys.root, now)
@@ -199,7 +199,7 @@ class RedisStore:
     def _commit_rest(
         self, calls: Sequence[Call], positions: Sequence[int], commit: Commit, commit_part: Callable[..., Commit]
     ) -> Commit:
-        """Execute calls that the script did not. If that fails, all other calls have happened."""
+        """Execute calls that the script did not execute. If that fails, the other calls stay committed."""
         try:
             rest = commit_part([calls[position] for position in positions], commit.now)
         except (StoreError, OutcomeUnknown) as problem:
@@ -207,11 +207,11 @@ class RedisStore:
         for position, result in zip(positions, rest.results, strict=True):
             commit.results[position] = result
         arrivals = Counter(commit.arrivals)
-        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: there is a new time to wait for
+        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: their due time changed
         return Commit(commit.results, arrivals, commit.now)
 
     def _commit_by_rules(self, calls: Sequence[Call], now: Instant | None) -> Commit:
-        """Execute calls by the rules. If the lock is lost before anything is written, do it again."""
+        """Execute calls by the rules. If the lock is lost before anything is written, retry."""
         for _ in range(_MAX_LOST_LOCKS):
             with self._lock.held() as grant:
                 self._follow(grant.now)
@@ -221,7 +221,7 @@ class RedisStore:
         raise StoreFailed(self.name, "the calls take longer than a process may have the namespace for itself")
 
     def _try(self, grant: LockGrant, calls: Sequence[Call], now: Instant) -> Commit | None:
-        """Execute calls under the lock. Return None if it was lost, and nothing was written."""
+        """Execute calls under the lock. Return None if it was lost, with nothing written."""
         session = self._session()
         self._refresh_queues(session, grant.epoch)
         queues = self._queues
@@ -276,7 +276,7 @@ def _decode_queues(raw: list[bytes]) -> dict[str, Queue]:
 
 def _part_of(position: int, call: Call) -> str:
     """Return the part of a call: calls of one part are executed together. A deletion of a queue is a separate part,
-    because what is read for other calls may be in the queue."""
+    because the data read for other calls may be in the queue."""
     if is_fast_path(call):
         return "fast path"
     if isinstance(call, DeleteQueue):

@@ -44,7 +44,7 @@ class Hash(MutableMapping[Name, Value], Generic[Name, Value]):
         self._session = session
         self._prefetch_names = [] if prefetch is None else session.prefetch_names[prefetch]
         self._prefetched = 0
-        """How many of these names were read."""
+        """The number of these names that were read."""
         self._key = key
         self._encode = encode_value
         self._decode = decode_value
@@ -91,7 +91,7 @@ def encode_idempotency_entry(known: IdempotencyEntry) -> bytes:
 
 
 def decode_idempotency_entry(raw: bytes) -> IdempotencyEntry:
-    """Return the entry that was encoded so."""
+    """Decode the value of an idempotency key."""
     text = raw.decode()
     return IdempotencyEntry(ItemId(text[:32]), bytes.fromhex(text[32:96]), Instant(int(text[96:])))
 
@@ -102,7 +102,7 @@ def encode_source_entry(source: SourceEntry) -> bytes:
 
 
 def decode_source_entry(raw: bytes) -> SourceEntry:
-    """Return the entry that was encoded so."""
+    """Decode the value of a source id."""
     return SourceEntry(ItemId(raw[:32].decode()), Instant(int(raw[32:])))
 
 
@@ -230,13 +230,13 @@ _decode_result = msgspec.msgpack.Decoder(Result).decode
 
 
 def encode_kept_result(result: KeptResult, until: Instant) -> bytes:
-    """Return what scripts write first, in text: expiry and queues, each with a NUL behind it; and then the result."""
+    """Encode a result. Text that scripts write is first: expiry, and queues with a NUL after each; then the result."""
     head = f"{digits(until)}{result.queue}\0{result.put_to or ''}\0"
     return head.encode() + encode(Result(result.payload, result.content_type))
 
 
 def decode_kept_result(raw: bytes, now: Instant) -> KeptResult | None:
-    """Return the result that was encoded so, if it has not expired."""
+    """Decode a result, unless it has expired."""
     if int(raw[:DIGITS]) <= now:
         return None
     queue, put_to, rest = raw[DIGITS:].split(b"\0", 2)
@@ -275,13 +275,13 @@ _decode_feed_entry = msgspec.msgpack.Decoder(FeedEntry).decode
 
 
 def encode_feed_entry(entry: FeedEntry) -> bytes:
-    """Return number and instant in digits, because scripts write entries too, and then the rest."""
+    """Encode an entry: number and instant in digits, because scripts write entries too, and then the rest."""
     head = digits(short(entry.number)) + digits(entry.at)
     return head.encode() + encode(msgspec.structs.replace(entry, number=0, at=Instant(0)))
 
 
 def decode_feed_entry(raw: bytes) -> FeedEntry:
-    """Return the entry that was encoded so."""
+    """Decode an entry."""
     number, at = long(int(raw[:16])), Instant(int(raw[16:32]))
     return msgspec.structs.replace(_decode_feed_entry(raw[32:]), number=number, at=at)
 

@@ -1,7 +1,7 @@
-"""What one transaction or query has read of a namespace, and the writes of the transaction.
+"""The items that one transaction or query has read of a namespace, and the writes of the transaction.
 
 A transaction has the lock of the namespace. It reads on demand, computes all changes in this process, and writes them
-by one script. Nothing that it has read can change before.
+by one script. The data that it has read cannot change before.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from redrive.stores.redis.scripts import FIND_PREFIX, READ_COMMANDS, READ_ITEMS,
 from redrive.stores.rules.record import Record
 
 _MAX_PARTS = 1000
-"""Parts of one command: more do not fit on the stack of Lua."""
+"""Maximum number of parts of one command: more do not fit on the stack of Lua."""
 PAGE = 250
-"""Items that one script reads."""
+"""Maximum number of items that one script reads."""
 _SCANNED = 5000
-"""Ids that one script compares."""
+"""Maximum number of ids that one script compares."""
 
 Range = tuple[str, str, int | str, int | str, int, int]
 """Key, `up` or `down`, lowest score, highest score, offset, limit."""
@@ -56,7 +56,7 @@ class Session:
         self._client = client
         self._read_only = read_only
         self._records: dict[int, Record] = {}
-        """By body."""
+        """Items by body."""
         self._ids: dict[ItemId, Record | None] = {}
         self._loaded: dict[int, Loaded] = {}
         self._removed: set[int] = set()
@@ -73,7 +73,7 @@ class Session:
         return answers
 
     def fetch_with_instant(self, *commands: Sequence[Part]) -> tuple[Instant, list[Any]]:
-        """Return the instant by the server's clock, and the same answers."""
+        """Return the instant by the server's clock, and the answers of commands that only read, all at that instant."""
         now, *answers = self._client.run(READ_COMMANDS, [self.keys.meta], flat(commands))
         return Instant(now), answers
 
@@ -84,7 +84,7 @@ class Session:
         return self._ids[id]
 
     def load(self, ids: Iterable[ItemId], *, words: bool = False) -> None:
-        """Read those items of these ids that are not yet read."""
+        """Read the items of these ids that are not yet read."""
         unknown = [id for id in dict.fromkeys(ids) if not self._is_read(id, words)]
         for start in range(0, len(unknown), PAGE):
             some = unknown[start : start + PAGE]
@@ -95,7 +95,7 @@ class Session:
                 self._ids[id] = item if item is not None and id in item.ids else None
 
     def _is_read(self, id: ItemId, words: bool) -> bool:
-        """Return whether an id is read, with its search words if they are needed. No item has what is not an id."""
+        """Return whether an id is read, with its search words if they are needed. An invalid id has no item."""
         if id not in self._ids:
             try:
                 parse_id(id)
@@ -121,7 +121,7 @@ class Session:
         return items[:limit]
 
     def ids_with_prefix(self, queue: str, prefix: str, limit: int) -> list[ItemId]:
-        """Return up to `limit` ids of items in a queue that begin so."""
+        """Return up to `limit` ids of items in a queue that start with `prefix`."""
         ids: list[ItemId] = []
         numbers, _ = ids_with_prefix(prefix)
         first: int | str | None = short(numbers.start)
@@ -152,7 +152,7 @@ class Session:
         return self._records.get(int(member[-16:]))
 
     def worker_leases(self, worker: str, limit: int) -> list[tuple[bytes, bytes, bytes]]:
-        """Return body, content and state of items that a worker has leased, in the order in which it leased them."""
+        """Return body, content and state of items that a worker has leased, in the order of the leases."""
         found: list[tuple[bytes, bytes, bytes]] = self._client.run(
             WORKER_LEASES, [self.keys.meta], [self.keys.root, worker, limit]
         )
@@ -258,7 +258,7 @@ class Session:
 
 
 def flat(commands: Iterable[Sequence[Part]]) -> list[Part]:
-    """Return commands as scripts take them: each as the number of its parts and the parts."""
+    """Return commands in the format of the scripts: each as the number of its parts and the parts."""
     parts: list[Part] = []
     for command in commands:
         assert len(command) <= _MAX_PARTS, f"{command[0]!r} has {len(command)} parts"

@@ -1,1 +1,1 @@
-"""What the stores on SQL databases share: the statements of every call and query."""
+"""The common part of the stores on SQL databases: the statements of every call and query."""

@@ -48,7 +48,7 @@ COUNTED_COLUMNS = (
 )
 """The columns of redrive_count_delta: changes of counts, written per batch and rolled up by maintenance."""
 ADD_COUNTS = ", ".join(f"{name} = there.{name} + excluded.{name}" for name in COUNTED_COLUMNS)
-"""Of an insert into redrive_count, as `there`: what to do if the queue has a row."""
+"""Assignments for an insert into redrive_count, as `there`, if the queue has a row."""
 
 SALT_STEP = 0x4F1BBCDCBFA5
 """Salts of one batch are this far apart (modulo 2^47), so that the first digits of their ids differ."""
@@ -101,13 +101,13 @@ class GroupChange(msgspec.Struct):
     """A group of one queue after the changes of a transaction."""
 
     count: int = 0
-    """Until it grows, only the change."""
+    """The change of the count; the count itself once `grew` is set."""
     first_at: Instant = Instant(0)
     last_at: Instant = Instant(0)
     hours: dict[Instant, int] = {}
     """Change of the count of each hour."""
     grew: bool = False
-    """Whether it gained a dead letter: then the row is locked. Concurrent transactions may each remove letters."""
+    """True if it gained a dead letter: then the row is locked. Concurrent transactions may each remove letters."""
 
 
 class UnindexedLetter(NamedTuple):
@@ -128,14 +128,14 @@ class KnownKey(NamedTuple):
 
 
 LEFT = object()
-"""The result of a call that is left for a transaction which nothing runs beside."""
+"""The result of a call that is left to an exclusive transaction."""
 
 
 class Batch:
     """One transaction."""
 
     has_lanes: ClassVar[bool] = True
-    """Whether frequent calls have lanes. Tests set it to False, to compare lanes with the rules."""
+    """True if frequent calls have lanes. Tests set it to False, to compare lanes with the rules."""
 
     __slots__ = (
         "_ended",
@@ -204,15 +204,15 @@ class Batch:
         self.rolled_up: list[int] = []
         """Queues whose count deltas were rolled up."""
         self.replying: set[int] = set()
-        """Queues that have their first item which names a queue for replies."""
+        """Queues that received their first item which names a queue for replies."""
         self.has_left = False
-        """Whether calls were left to another transaction. Those that follow them are then left too."""
+        """True if calls were left to another transaction. The calls that follow them are then left too."""
         self.is_shared = False
-        """Whether other transactions of the namespace may run beside this one."""
+        """True if other transactions of the namespace may run concurrently."""
         self.changes = 0
-        """Rows that were handed in to be written, and changes of items by the rules."""
+        """Number of rows submitted for writing, and of changes of items by the rules."""
         self.gates_changed = False
-        """Whether `set_gates` wrote the gates of a queue."""
+        """True if `set_gates` wrote the gates of a queue."""
 
     def execute(self, statement: str, values: Any = ()) -> Any:
         """Flush pending writes, then execute a statement."""
@@ -225,7 +225,7 @@ class Batch:
         return self._execute(statement, values)
 
     def request(self, statement: str, values: Any = ()) -> Callable[[], Any]:
-        """Flush pending writes, then make a request. Nothing may be written before its rows are asked for."""
+        """Flush pending writes, then make a request. Nothing may be written before its rows are read."""
         if self._unwritten:
             self.flush()
         return self.session.request(statement, values)
@@ -242,7 +242,7 @@ class Batch:
 
     @property
     def sequence_is_time_ordered(self) -> bool:
-        """Whether every allocated number is at or above the instant of its allocation."""
+        """True if every allocated number is at or above the instant of its allocation."""
         return self.session.sequence_is_time_ordered
 
     def write(self, statement: str, values: tuple[Any, ...], stage: Stage = Stage.INSERT_STATE) -> None:
@@ -291,7 +291,7 @@ class Batch:
         return number, id_suffix, make_id(number, id_suffix)
 
     def wake_awaiting(self, id: ItemId, *, has_past: bool = False) -> None:
-        """Wake callers that await how an item ends; one that may have moved, also under the ids that it had before.
+        """Wake callers that await the end of an item; one that may have moved, also under its earlier ids.
 
         These are read before the next flush, for all items together: a flush may move or delete them.
         """
@@ -326,7 +326,7 @@ class Batch:
         self.write_queues([msgspec.structs.replace(row.queue, is_dead_queue=True)])
 
     def has_replies(self, row: QueueRow) -> bool:
-        """Whether an item that names a queue for replies ever came to this queue."""
+        """Return whether an item that names a queue for replies ever came to this queue."""
         return row.has_replies or row.key in self.replying
 
     def mark_replies(self, row: QueueRow) -> None:
@@ -341,12 +341,12 @@ class Batch:
         self.see_gates(row, gates)
 
     def see_gates(self, row: QueueRow, gates: Gates) -> None:
-        """From now on the queue has these gates for this transaction."""
+        """Replace the gates of the queue for the rest of this transaction."""
         self._replace_queues({**self.by_name, row.queue.name: with_gates(row, gates)})
 
     def write_marks(self) -> None:
-        """Write which queues have replies now: last and in order, so that concurrent transactions do not deadlock. For
-        the same reason the epoch of changed gates is incremented here.
+        """Write which queues have replies: last and in order, so that concurrent transactions do not deadlock. For the
+        same reason the epoch of changed gates is incremented here.
 
         The queues of this transaction keep their old epoch: another process may have marked others since they were
         read, and then the next transaction reads all again.
@@ -368,7 +368,7 @@ class Batch:
         self.by_name, self.by_key = self.queues.by_name, self.queues.by_key
 
     def write_queues(self, queues: Collection[Queue]) -> None:
-        """Write queues that are new, or have changed. From now on this transaction has them so."""
+        """Write queues that are new or have changed, and replace them for the rest of this transaction."""
         for queue in queues:
             write_queue(self, self.namespace, queue)
         self.reread_queues([queue.name for queue in queues])

@@ -35,7 +35,7 @@ from redrive.stores.rules.operations import save_step
 _DELIVERY = '"delivery":'
 
 BULK_THRESHOLD = 4
-"""Up to this many, changing items one by one costs no more."""
+"""Maximum number of items for which changes one by one cost no more."""
 
 _MAX_CHUNKS = 16
 """Items of several queues that alternate more often are changed one by one."""
@@ -70,13 +70,13 @@ class BulkChunk(msgspec.Struct, frozen=True):
     row: QueueRow
     count: int
     numbers: Any
-    """The `n` of each, as a table."""
+    """The item_no of each, as a table."""
     death_nos: Any
     """The number of the death of each, as a table."""
     timeouts: bool
-    """Whether some items have their own expire_timeout."""
+    """True if some items have their own expire_timeout."""
     long: bool
-    """Some have a history that is as long as it can get."""
+    """True if some histories have the maximum length."""
 
 
 class UniformItem(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +87,7 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
     queue: int
     death_no: int
     dead_reason: str
-    """None only where it is purged."""
+    """None only for a purge."""
     deliveries: int
     attempts: int
     failures: int
@@ -101,12 +101,12 @@ class UniformItem(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> ItemId:
-        """Its id."""
+        """The id."""
         return make_id(self.item_no, self.id_suffix)
 
 
 def change_uniform(state: SqlState, call: ManualChange) -> tuple[Settled, ...] | None:
-    """Change all targets together. None if there are few, or one of them is not like the others."""
+    """Change all targets together. None if there are few, or if they are not uniform."""
     if call.verb not in _CHANGES or len(call.targets) <= BULK_THRESHOLD:
         return None
     batch, action = state.batch, ManualAction(call.verb, call.actor, call.note, call.to, call.force)
@@ -161,7 +161,7 @@ def _parsed(targets: Iterable[ManualTarget]) -> Iterator[tuple[int, int]]:
 
 
 def _revive(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
-    """Back to work where they are, at the tail."""
+    """Make items pending at the tail of their queue."""
     name, timeout, numbers, count = chunk.row.queue.name, chunk.row.settings.expire_timeout, chunk.numbers, chunk.count
     deadline = None if timeout is None else batch.now + timeout
     batch.execute(_READY, (batch.now, batch.allocate(count) - 1, deadline, numbers))
@@ -212,7 +212,7 @@ def _purge(batch: Batch, action: ManualAction, chunk: BulkChunk) -> None:
 
 
 def delete_finished(batch: Batch, numbers: Any) -> None:
-    """Delete items that are finished and have no holders, with everything about them but index entries."""
+    """Delete items that are finished and have no holders, with all their rows except index entries."""
     for table in ("finished", "item", "history", "death", "former_id"):
         batch.execute(f"DELETE FROM redrive_{table} WHERE item_no IN carray(?)", (numbers,))
 
@@ -245,7 +245,7 @@ _CHANGES: dict[
     Verb.RESTORE: (_restore, _restored),
     Verb.PURGE: (_purge, _purged),
 }
-"""What is done to items of one queue, and what is said of each."""
+"""The change of the items of one queue, and the result of each item."""
 
 
 _SHELF = {
@@ -279,7 +279,7 @@ _STANDING = """
     CROSS JOIN redrive_item AS i ON i.item_no = e.item_no"""
 _PLAIN = {
     Verb.RETRY: "e.status = 'dead' AND e.held_by IS NULL AND i.idempotency_key IS NULL",
-    # One that was never moved died where it is; another one may have to go back to where it died.
+    # An item that never moved died in its queue; another one may have to return to the queue of its death.
     Verb.REDRIVE: "e.status = 'dead' AND e.held_by IS NULL AND i.idempotency_key IS NULL AND i.source_id IS NULL",
     Verb.ARCHIVE: "e.status = 'dead'",
     Verb.RESTORE: "e.status = 'archived' AND e.archived_from = 'dead'",

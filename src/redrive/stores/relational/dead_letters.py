@@ -53,7 +53,7 @@ _COUNT = "SELECT coalesce(sum(count), 0) FROM redrive_group WHERE {queues}"
 
 _decode_death = msgspec.json.Decoder(Death).decode
 _Share = tuple[int, int]
-"""The key of a queue, and how many dead letters of a group it has."""
+"""The key of a queue, and its number of dead letters of a group."""
 
 
 def count_in_group(batch: Batch, queue: int, fingerprint: str, died_at: Instant, by: int) -> None:
@@ -185,7 +185,7 @@ def add_dead_letter(batch: Batch, item_row: ItemRow, death: Death, text: str) ->
 
 
 def insert_letter(batch: Batch, item_row: ItemRow, death: Death, text: str | None, *, archived: bool = False) -> None:
-    """Write the entry of a dead letter, or of an archived one. Without a `text` it is found by no words."""
+    """Write the entry of a dead letter, or of an archived one. Without a `text` no search terms are stored."""
     counters = death.counters
     counted = (counters.deliveries, counters.attempts, counters.failures, counters.losses)
     key = (item_row.death_no, item_row.item_no, item_row.queue, _section(batch, archived=archived))
@@ -196,7 +196,7 @@ def insert_letter(batch: Batch, item_row: ItemRow, death: Death, text: str | Non
 
 
 def cause_columns(reason: DeadReason, cause: Cause) -> tuple[str, ...]:
-    """Return the columns of an entry that say why its item died."""
+    """Return the columns of an entry with the cause of the death."""
     names = cause.fingerprint, names_of(cause.error_type)[-1], cause.error_type, cause.error_class.value
     return reason.value, *names
 
@@ -210,7 +210,7 @@ def insert_archived(batch: Batch, item_row: ItemRow, at: Instant) -> None:
 
 
 def update_letter(batch: Batch, item_row: ItemRow, *, archived: bool) -> None:
-    """The item of an entry was moved, archived or restored."""
+    """Update the entry of an item that was moved, archived or restored."""
     section = _section(batch, archived=archived)
     batch.write(_UPDATE_LETTER, (item_row.item_no, item_row.queue, section, item_row.death_no))
 

@@ -1,4 +1,4 @@
-"""Which items of a put exist already, by idempotency key."""
+"""Search for items of a put that exist already, by idempotency key."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def remember_key(batch: Batch, row: QueueRow, item: NewItem, number: int, id_suf
 def find_known(
     batch: Batch, row: QueueRow, items: Sequence[NewItem], completes: int | None = None
 ) -> dict[int, ItemId | None]:
-    """Return the items that exist already, by position; None: one that the same call puts before. `completes` is the
-    item that the same call completes."""
+    """Return the items that exist already, by position; None: an earlier one of the same call. `completes` is the item
+    that the same call completes."""
     known: dict[int, ItemId | None] = {}
     keys = [item.idempotency_key for item in items if item.idempotency_key is not None]
     if keys and not all((row.key, key) in batch.known_keys for key in keys):
@@ -122,7 +122,7 @@ def _read_key(batch: Batch, queue: int, key: str) -> KnownKey | None:
 
 def find_by_keys(executor: Executor, queue: int, keys: Sequence[str], now: Instant) -> dict[str, ItemId]:
     """Return the id under which the item of each key was put, for those that are known."""
-    # All are sent before the first is waited for.
+    # All are sent before the first answer is awaited.
     sent = {key: executor.execute(_KEY, (queue, key, now)) for key in keys}
     found = {key: rows.fetchone() for key, rows in sent.items()}
     return {key: make_id(row[0], row[1]) for key, row in found.items() if row is not None}

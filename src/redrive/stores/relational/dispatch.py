@@ -26,7 +26,7 @@ Handler = Callable[[Batch, Sequence[Any]], list[Any]]
 
 
 def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
-    """All calls, by kind in the order of the contract. Gives the result of each; refusals are results."""
+    """Execute all calls, by kind in the order of the contract. Returns the result of each; refusals are results."""
     kinds = {call.__class__ for call in calls}
     if len(kinds) == 1 and (only := kinds.pop()) in _UNIFORM:
         results = _HANDLERS[only.rank](batch, calls)
@@ -37,7 +37,7 @@ def execute_calls(batch: Batch, calls: Sequence[Call]) -> list[Any]:
 
 
 def write_pending(batch: Batch) -> None:
-    """Write what the transaction has collected."""
+    """Write the pending changes of the transaction."""
     if batch.unindexed:
         dead_letters.write_search_terms(batch)
     if batch.groups:
@@ -74,7 +74,7 @@ _STATEMENTS: dict[type[Any], Callable[[Batch, Any], Any]] = {
 
 
 def _in_order(batch: Batch, calls: Sequence[Call]) -> list[Any]:
-    """In their order; those that follow the rules one after the other go together."""
+    """Execute calls in their order; consecutive calls that follow the rules are executed together."""
     results: list[Any] = []
     for has_statements, members in itertools.groupby(calls, key=lambda call: call.__class__ in _STATEMENTS):
         if has_statements:
@@ -103,4 +103,4 @@ _HANDLERS: dict[int, Handler] = {
 }
 """The function for each rank whose calls are frequent."""
 _UNIFORM = frozenset({Put, Complete, LeaseItems})
-"""What batches often consist of: they need no sorting by kind."""
+"""Calls of which batches often consist: they need no sorting by kind."""

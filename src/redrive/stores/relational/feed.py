@@ -1,6 +1,6 @@
-"""The feed: what happened, written with what happened, where the queue keeps that kind.
+"""The feed: a record of events, written in the transaction of the change, if the queue keeps that kind.
 
-An entry that is of no item has the number and the suffix 0, which no item has.
+An entry without an item has the number and the suffix 0, which no item has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BEFORE = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number DESC LIMIT ?
 
 
 class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What most entries do not have, in the order of `FeedEntry`."""
+    """Fields that most entries do not have, in the order of `FeedEntry`."""
 
     source_id: ItemId | None = None
     title: str | None = None
@@ -68,7 +68,7 @@ def append_event(
     from_status: Status | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Write down what happened in a queue to the item that now has this number, if that queue keeps it."""
+    """Record an event of the item that now has this number, if the queue keeps this kind."""
     if _keeps(batch, queue, kind):
         error = (None, None) if failure is None else (failure.error_class, failure.fingerprint)
         detail = _Detail(source_id, title, reason, actor, operation, from_status, *error)
@@ -82,7 +82,7 @@ FailureEntry = tuple[int, int, int]
 def append_failures(
     batch: Batch, kind: FeedKind, queue: str, failure: Failure, reason: DeadReason | None, entries: list[FailureEntry]
 ) -> None:
-    """Write down uniform failures in a queue that keeps them, with the reason if items died of them."""
+    """Record uniform failures in a queue that keeps them, with the reason if items died of them."""
     detail = _Detail(
         title=failure.title, reason=reason, error_class=failure.error_class, fingerprint=failure.fingerprint
     )
@@ -104,7 +104,7 @@ def _write(
 
 
 def append_entry(batch: Batch, entry: FeedEntry) -> None:
-    """Write an entry that has its number, and that its queue keeps."""
+    """Write an entry with its number, of a kind that its queue keeps."""
     number, _, kind, queue, id, *detail = msgspec.structs.astuple(entry)
     _write(batch, number, kind, queue, *(_NO_ITEM if id is None else parse_id(id)), _Detail(*detail))
 
@@ -119,7 +119,7 @@ def append_events(
     operation: str | None,
     from_status: Status | None = None,
 ) -> None:
-    """The same of many items that are where they were; `numbers` is a list that a statement can read."""
+    """Record an event of many items that stay in their queue; `numbers` is a list that a statement can read."""
     if not _keeps(batch, queue, kind):
         return
     detail = msgspec.json.encode(_Detail(actor=actor, operation=operation, from_status=from_status))
@@ -128,7 +128,7 @@ def append_events(
 
 
 def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> FeedPage:
-    """Some of the feed."""
+    """Return a page of the feed."""
     backwards = query.before is not None and query.after is None
     low = 0 if query.after is None else query.after
     high = MAX_NUMBER if query.before is None else query.before

@@ -79,7 +79,7 @@ _WAS_CHANGED = """
 
 
 class Candidate(NamedTuple):
-    """An item that a walk met."""
+    """An item that a walk found."""
 
     position: int
     item_no: int
@@ -90,14 +90,14 @@ class Candidate(NamedTuple):
 
 
 class FoundItems(NamedTuple):
-    """Some of what a filter means."""
+    """A part of the matches of a filter."""
 
     numbers: list[int]
-    """The `n` of each item."""
+    """The item_no of each item."""
     position: int | None
     """The position to resume after. None if nothing was examined."""
     exhausted: bool
-    """There is nothing more."""
+    """True if there are no more matches."""
 
 
 def select(
@@ -111,7 +111,7 @@ def select(
     newest: bool = False,
     examine: int = MAX_EXAMINED,
 ) -> FoundItems:
-    """The next items that match, after a position and up to another one. Raises QueueNotFound."""
+    """Return the next items that match, after a position and up to another one. Raises QueueNotFound."""
     numbers: list[int] = []
     last, examined = after, 0
     check = _looked_up(executor, scope, where)
@@ -138,7 +138,8 @@ def walk(
     up_to: int | None = None,
     newest: bool = False,
 ) -> Generator[Candidate, None, None]:
-    """Items that may match, in order, lazily. All that match are among them; close it if it is not used up."""
+    """Return candidates in order, lazily. All matches are among them. The caller closes an iterator that is not
+    exhausted."""
     queue = None if where.queue is None else scope.key_of(where.queue)
     low, high = 0, MAX_NUMBER if up_to is None else up_to
     if after is not None:
@@ -162,8 +163,8 @@ def walk(
 
 
 def _ends_with_time(where: Filter) -> bool:
-    """Whether nothing that matches has a position from before `since`: an item that is active, or leaves for another
-    store, may have died long after it was put."""
+    """Return whether no match has a position before `since`. Active and moving items may have died long after their
+    put."""
     return where.is_for_dead_letters or where.status in (Status.PENDING, Status.FAILED, Status.COMPLETED)
 
 
@@ -179,7 +180,7 @@ class _SearchPlan(NamedTuple):
     newest: bool
 
     def listed(self, numbers: set[int]) -> Generator[Candidate, None, None]:
-        """Items that are known by their numbers."""
+        """Yield items by their numbers."""
         rows = self.executor.execute(_LISTED, (self.executor.table(numbers),)).fetchall()
         met = [
             each
@@ -210,7 +211,7 @@ class _SearchPlan(NamedTuple):
             yield from self._each(self._rows(_BY_SECTION, section))
 
     def items(self) -> Generator[Candidate, None, None]:
-        """Items of any other status, or of all, by the order of their ids."""
+        """Yield items of any other status, or of all, in the order of their ids."""
         table = None if self.where.status is None else _PLACES.get(self.where.status)
         statement = _ITEMS if table is None else _PLACED
         statement = statement.format(table=table, direction=self._direction)
@@ -231,7 +232,7 @@ class _SearchPlan(NamedTuple):
         return "DESC" if self.newest else ""
 
     def _queues_of(self, section: int, fingerprint: str) -> list[int] | None:
-        """The queues to be walked for a fingerprint; None where they are too many."""
+        """Return the queues to be scanned for a fingerprint; None if they are too many."""
         if self.queue is not None:
             return [self.queue]
         found = self.executor.execute(_QUEUES_OF, (section, fingerprint, _FEW_QUEUES + 1)).fetchall()
@@ -256,7 +257,8 @@ class _SearchPlan(NamedTuple):
                 each.close()
 
     def _by_words(self, asked: SearchQuery, section: int) -> Generator[Candidate, None, None]:
-        """Search terms outlive their letters until the next Prune, and the index has those of every namespace."""
+        """Yield matches of the search index. It has terms of all namespaces, and of removed letters until the next
+        retention."""
         words = self.executor.search_index
         statement = _BY_WORDS.format(condition=words.condition, direction=self._direction)
         with contextlib.closing(self.executor.stream(statement, (*words.asked(asked), self.low, self.high))) as rows:
@@ -270,7 +272,7 @@ class _SearchPlan(NamedTuple):
 
     @property
     def _asks_for_places(self) -> bool:
-        """Return whether some conditions are not in the index of dead letters."""
+        """True if some conditions are not in the index of dead letters."""
         names = ("min_redrives", "max_redrives", "held", "held_by", "dropped")
         return any(getattr(self.where, name) is not None for name in names)
 
@@ -348,9 +350,9 @@ def _asked(words: str) -> SearchQuery | None:
 
 
 def _looked_up(executor: Executor, scope: SearchScope, where: Filter) -> Callable[[Candidate], bool]:
-    """The conditions that are no facts of the item: words and operations."""
+    """Return a check of the conditions that are not facts of the item: words and operations."""
     others = (where.ids, where.operation, where.id_prefix, where.held_by, where.fingerprint)
-    # Without them, the search index led to a dead letter.
+    # Without other conditions, the candidates came from the search index.
     by_words = where.is_for_dead_letters and all(other is None for other in others)
     asked = None if where.words is None or by_words else _asked(where.words)
     has_words = _HAS_WORDS.format(condition=executor.search_index.condition)
@@ -378,9 +380,9 @@ def _changed_by(executor: Executor, scope: SearchScope, id: str) -> list[int]:
 
 
 def _with_prefix(executor: Executor, prefix: str) -> list[int]:
-    """Return numbers of items whose ids begin so; at most one more than a call examines.
+    """Return numbers of items whose ids start with `prefix`; at most one more than a call examines.
 
-    No index leads to them, as it would make every put more expensive: the database compares a number in each row.
+    No index has them, as it would make every put more expensive: the database compares a number in each row.
     """
     numbers, suffixes = ids_with_prefix(prefix)
     if not numbers or not suffixes:

@@ -1,4 +1,4 @@
-"""Which items a holder has: by the index on state rows if it is their only one, else by redrive_holder."""
+"""The index of items by holder: on state rows for an item with a single holder, else in redrive_holder."""
 
 from __future__ import annotations
 

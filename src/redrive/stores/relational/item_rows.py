@@ -63,19 +63,19 @@ class ItemRow(msgspec.Struct, gc=False):
     leased_at: Instant | None = None
     worker: str | None = None
     ready: bool = False
-    """It is in redrive_ready."""
+    """True if it is in redrive_ready."""
     holders: Holders = ()
     was_dead: bool = False
-    """It was leased although it is dead."""
+    """True if it was leased although it is dead."""
     ended_at: Instant | None = None
     dead_reason: DeadReason | None = None
     archived_from: Status | None = None
     """The status of an archived item before it was archived."""
     dropped_at: Instant | None = None
-    """When it was dropped, if that is why it is archived. Then `ended_at` is not known here."""
+    """Time of the drop, if that is why it is archived. Then `ended_at` is not known here."""
     result: Result | None = None
     route: MoveRoute | None = None
-    """Its target and reason, while it moves to another store."""
+    """Target and reason of the move (moving)."""
 
     @property
     def id(self) -> ItemId:
@@ -88,7 +88,7 @@ class ItemRow(msgspec.Struct, gc=False):
 
     @property
     def lies_in_dead_queue(self) -> bool:
-        """Whether it is a dead letter that is not dead itself."""
+        """True if it is a dead letter whose own status is not dead."""
         return self.is_dead_letter and self.status is not Status.DEAD and not self.was_dead
 
     @property
@@ -200,7 +200,7 @@ def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
     items, *states = [executor.request(statement, listed) for statement in (_ITEMS, *_STATES)]
     where = {item_no: (id_suffix, queue) for item_no, id_suffix, queue in items()}
     found: dict[int, ItemRow] = {}
-    # Those that a person changes have mostly ended: the last table is looked at first.
+    # Items of manual changes have mostly ended: the last table is read first.
     for rows, item_row in zip(reversed(states), reversed(_STATES.values()), strict=True):
         if len(found) == len(where):
             break
@@ -231,7 +231,7 @@ def find_by_ids(executor: Executor, ids: Collection[ItemId]) -> dict[ItemId, Ite
 
 def _parsed(ids: Iterable[ItemId]) -> Iterator[tuple[ItemId, int]]:
     for id in ids:
-        with contextlib.suppress(RedriveError):  # no item has what is not an id
+        with contextlib.suppress(RedriveError):  # an invalid id has no item
             number, _ = parse_id(id)
             if number <= MAX_NUMBER:
                 yield ItemId(id.lower()), number
@@ -299,7 +299,7 @@ _STATES: dict[str, Callable[[int, int, int, Sequence[Any]], ItemRow]] = {
     _SCHEDULED: _scheduled,
     _FINISHED: _finished,
 }
-"""The query of each table of state rows, and what makes a row of its columns."""
+"""The query of each table of state rows, and the function that makes a row of its columns."""
 
 
 def delete_row(batch: Batch, item_row: ItemRow) -> None:

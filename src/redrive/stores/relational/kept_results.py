@@ -13,7 +13,7 @@ from redrive.model.item import KeptResult, Result
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.session import Executor
 
-# By the suffix too: a number may come twice, once the item that had it is gone and the clock was set back.
+# By the suffix too: a number may recur, once its item is removed and the clock was set back.
 _KEEP = """
     INSERT INTO redrive_result (item_no, id_suffix, namespace, result, result_type, expires_at, queue, put_to)
     VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT origin_queue FROM redrive_item WHERE item_no = ?))

@@ -42,7 +42,7 @@ DUE_CHECK_SQL = f"""
             {above("expire_deadline", "ready_expiry")})
         OR EXISTS (SELECT 1 FROM redrive_scheduled WHERE queue = ?1 AND expire_deadline <= ?2
             {above("expire_deadline", "scheduled_expiry")}) AS overdue"""
-"""Whether anything in a queue is due, and not brought in; and whether anything is overdue."""
+"""Columns of a check: `due` if an item of a queue waits for promotion, `overdue` if a lease or an item has expired."""
 _DUE = f"""
     SELECT item_no, status, {STATE_COLUMNS} FROM redrive_scheduled
     WHERE queue = ?1 AND held_by IS NULL AND ready_at <= ?2 {above("ready_at", "scheduled")}
@@ -186,8 +186,8 @@ _HELD = f"""
 
 
 def worker_leases(executor: Executor, names: Mapping[int, str], query: ListWorkerLeases) -> tuple[Lease, ...]:
-    """The leases of a worker in these queues, oldest first."""
-    # All are sent before the first is waited for.
+    """Return the leases of a worker in these queues, oldest first."""
+    # All are sent before the first answer is awaited.
     sent = [(name, executor.execute(_HELD, (key, query.worker, query.limit))) for key, name in names.items()]
     found = [(name, row) for name, rows in sent for row in rows.fetchall()]
     found.sort(key=lambda each: each[1][:2])

@@ -1,4 +1,4 @@
-"""Where scans for the first entry of an index start, in a database whose indexes keep entries of deleted rows.
+"""Start positions of scans for the first entry of an index, in a database that keeps entries of deleted rows.
 
 SQLite does not need it: these conditions are comments there. See `redrive.stores.postgres.low_water_marks`.
 """

@@ -56,14 +56,14 @@ _Rule = Callable[[State, QueueState, Sequence[Record]], int]
 
 
 class Retention:
-    """One round of it: a bounded number of items, over all queues."""
+    """One round of retention: a bounded number of items, over all queues."""
 
     def __init__(self, batch: Batch, limit: int) -> None:
         self._batch = batch
         self.left = limit
         self._ahead = MAINTENANCE_BATCH
-        """How many dead letters are examined after one that is too young: an undone redrive or an import is among
-        later deaths."""
+        """Number of dead letters examined after one that is too young: an undone redrive or an import is among later
+        deaths."""
 
     def apply(self) -> None:
         """Archive dead letters first, so that an item that matches several rules is deleted last."""
@@ -95,7 +95,7 @@ class Retention:
             yield row, [item_no for (item_no,) in old]
 
     def _remove_completed(self) -> None:
-        """Completed items are in no index, and not worth a word."""
+        """Delete completed items: they are in no index, and are not recorded in audit or feed."""
         for row, numbers in self._ended(Status.COMPLETED.value, lambda settings: settings.keep_completed):
             delete_finished(self._batch, self._batch.table(numbers))
             self._batch.count_status(row.key, Status.COMPLETED, -len(numbers))
@@ -113,7 +113,7 @@ class Retention:
         return due
 
     def _old(self, letters: Iterable[tuple[int, Instant]], before: int) -> Iterator[int]:
-        """The numbers of those that died by then, up to where only younger ones are."""
+        """Yield the numbers of letters that died by then, up to where only younger ones follow."""
         for item_no, died_at in letters:
             if died_at <= before:
                 yield item_no
@@ -123,7 +123,7 @@ class Retention:
                 return
 
     def _change(self, rule: _Rule, row: QueueRow, numbers: list[int]) -> None:
-        """Archive or purge items by the rules, in the order in which the dead are shown."""
+        """Archive or purge items by the rules, in the order of their deaths."""
         if numbers:
             state = SqlState(self._batch)
             items = sorted(state.load_numbers(numbers), key=lambda item: item.death_number)
@@ -174,7 +174,7 @@ def promote_all(batch: Batch, call: Promote) -> int:
 
 
 def apply_retention(batch: Batch, call: ApplyRetention) -> int:
-    """Remove what has had its time, a bounded number of rows, and roll the counts up."""
+    """Remove what is past its retention, a bounded number of rows, and roll the counts up."""
     retention = Retention(batch, call.limit)
     retention.apply()
     left = retention.left
@@ -203,7 +203,7 @@ def _clean_item_keys(batch: Batch, limit: int) -> int:
 
 
 def _forget_operations(batch: Batch, limit: int) -> int:
-    """Operations that ended long ago, each with the items it changed: those first, because there may be many."""
+    """Delete operations that ended long ago, each after the items that it changed, which may be many."""
     removed = 0
     for (number,) in batch.execute(_ENDED_OPERATIONS, (batch.now - OPERATION_RETENTION, limit)).fetchall():
         if removed < limit:
@@ -226,5 +226,5 @@ def _forget_words(batch: Batch, limit: int) -> None:
 
 
 def _count(batch: Batch, statement: str, values: tuple[int, ...]) -> int:
-    """How many rows a statement changes."""
+    """Execute a statement and return the number of rows that it changed."""
     return len(batch.execute(f"{statement} RETURNING 1", values).fetchall())

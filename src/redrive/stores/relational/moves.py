@@ -1,4 +1,4 @@
-"""Items that move between stores: where they go, and which of those that came are still there too."""
+"""Items that move between stores: their destinations, and received items that the other store may still have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def destinations(executor: Executor, namespace_key: int | None) -> tuple[MoveTar
 
 
 def moving(executor: Executor, namespace_key: int | None, query: ListMoves) -> list[tuple[int, int]]:
-    """The items that left first: number, and the size of the payload."""
+    """Return the items that left first, with item_no and size of the payload."""
     values: tuple[Any, ...] = (namespace_key, query.limit)
     if query.to is None:
         found = executor.execute(_MOVING.format(which=""), values)
@@ -46,7 +46,7 @@ def moving(executor: Executor, namespace_key: int | None, query: ListMoves) -> l
 
 
 def open_moves(executor: Executor, names: Mapping[int, str], query: ListOpenMoves) -> tuple[OpenMove, ...]:
-    """In the order of the ids that they had."""
+    """Return open moves, ordered by the ids in the other store."""
     after = "" if query.after is None else ledger_key(query.after)
     found: list[OpenMove] = []
     rows = executor.stream(_OPEN_MOVES, (query.store, after))

@@ -1,4 +1,4 @@
-"""The rows of operations: what is to be changed, and how far it got."""
+"""The rows of operations: each with its definition and progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder(Operation).decode
 
 
 def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> Operation:
-    """One operation. Raises OperationNotFound."""
+    """Return one operation. Raises OperationNotFound."""
     operation = find(executor, namespace_key, query.id)
     if operation is None:
         raise OperationNotFound(query.id)
@@ -33,7 +33,7 @@ def get(executor: Executor, namespace_key: int | None, query: GetOperation) -> O
 
 
 def newest(executor: Executor, namespace_key: int | None, query: ListOperations) -> tuple[Operation, ...]:
-    """Operations, newest first."""
+    """Return operations, newest first."""
     statement = _UNFINISHED if query.unfinished or query.active_only else _NEWEST
     with contextlib.closing(executor.stream(statement, (namespace_key,))) as rows:
         found = (_decode(data) for (data,) in rows)
@@ -41,7 +41,7 @@ def newest(executor: Executor, namespace_key: int | None, query: ListOperations)
 
 
 def next_step(executor: Executor, namespace_key: int | None) -> Instant | None:
-    """When the next step of one that is running may run."""
+    """Return the earliest instant at which a step of a running operation may run."""
     at: Instant | None = executor.execute(_NEXT_STEP, (namespace_key,)).get
     return at
 

@@ -1,4 +1,4 @@
-"""Items as plans see them, made of a few columns: a plan over many items needs no more of each."""
+"""Items for plans, made of a few columns: a plan over many items needs no more of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _decode_death = msgspec.json.Decoder(_Death).decode
 def read_plan_subjects(
     executor: Executor, numbers: Sequence[int], names: Mapping[int, str], *, with_last: bool
 ) -> tuple[PlanSubject, ...]:
-    """Return what plans need of these items, in order; `names` has the names of their queues by key."""
+    """Return the plan subjects of these items, in order; `names` has the names of their queues by key."""
     listed = (executor.table(numbers),)
     contents, deaths = (executor.request(statement, listed) for statement in (_CONTENTS, DEATHS))
     entries = executor.request(HISTORIES, listed) if with_last else tuple

@@ -1,4 +1,4 @@
-"""Puts: many plain items in one statement, those with options row by row, and the rest by the rules."""
+"""Puts: many plain items in one statement, items with options row by row, and the rest by the rules."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _ITEM = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 _InsertBatch = tuple[int, str, int, int | None]
-"""What plain items that are inserted together share: queue, content type, priority, expire_timeout."""
+"""Common values of plain items that are inserted together: queue, content type, priority, expire_timeout."""
 _Owner = int | tuple[list[Receipt], int]
-"""Where the receipt of an item belongs: the index of the call that puts only this one, or a position among others."""
+"""Destination of an item's receipt: the index of the call that puts only this one, or a position among others."""
 _InsertBatches = dict[_InsertBatch, tuple[list[bytes], list[_Owner]]]
 """The payloads of each group, and the owners of their receipts."""
 
@@ -64,7 +64,7 @@ class _CheckedPut(msgspec.Struct):
     row: QueueRow
     items: tuple[NewItem, ...]
     group: _InsertBatch | None
-    """What all items share, if they differ only in their payload; then they are inserted with others."""
+    """Common values of all items, if they differ only in their payload; then they are inserted with others."""
     known: dict[int, ItemId | None]
     """Items that exist already, by position; None: one of the same call."""
 
@@ -204,7 +204,7 @@ def _write_insert_batches(batch: Batch, groups: _InsertBatches, results: list[An
 
 
 def _write_plain(batch: Batch, group: _InsertBatch, payloads: list[bytes]) -> list[Receipt]:
-    """All items that differ only in their payload, with two statements."""
+    """Insert all items that differ only in their payload, with two statements."""
     queue, content_type, priority, expire_timeout = group
     row, count, now = batch.by_key[queue], len(payloads), batch.now
     first, salt = batch.allocate(count), random_salt()
@@ -282,7 +282,7 @@ def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt:
 def _write_content(
     batch: Batch, row: QueueRow, item: NewItem, number: int, id_suffix: int, enqueue_at: int | None
 ) -> None:
-    """Write what does not change of a new item, and its key."""
+    """Write the immutable part of a new item, and its key."""
     content_type = None if item.content_type == JSON else item.content_type
     headers = None if item.headers is None else msgspec.json.encode(item.headers).decode()
     keys = (number, id_suffix, row.key, batch.now, item.priority, enqueue_at, content_type, headers)

@@ -274,7 +274,7 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
         if numbers and size > MOVE_BATCH_BYTES:
             break
         numbers.append(item_no)
-    item_rows = find_all(executor, numbers)  # those that are missing arrived in the meantime
+    item_rows = find_all(executor, numbers)  # missing ones arrived in the other store in between
     found = RecordReader(executor, queue_names(executor, namespace)).read(item_rows.values(), whole=True)
     return tuple(
         found[item_no].to_move() for item_no in numbers if item_no in found and found[item_no].route is not None

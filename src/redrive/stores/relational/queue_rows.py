@@ -1,4 +1,4 @@
-"""The queues of a namespace as one transaction sees them: rows, keys and epoch."""
+"""The queues of a namespace in one transaction: rows, keys and epoch."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class QueueRow(msgspec.Struct, frozen=True):
     feed_kinds: frozenset[FeedKind]
     """Kinds of events recorded in the feed."""
     records_success: bool
-    """Whether the feed records successes too, so that completing needs more writes."""
+    """True if the feed records successes too, so that completing needs more writes."""
     has_replies: bool
-    """Whether an item that names a queue for replies ever came here."""
+    """True if an item that names a queue for replies ever came here."""
 
 
 def queue_rows(executor: Executor, namespace: str, name: str | None = None) -> list[QueueRow]:
@@ -116,7 +116,7 @@ def namespace_key(executor: Executor, namespace: str) -> int | None:
 
 
 class Queues:
-    """The queues of a namespace as seen by one transaction. Immutable; `reread` returns another one."""
+    """The queues of a namespace in one transaction. Immutable; `reread` returns another one."""
 
     __slots__ = ("by_key", "by_name", "epoch", "names", "namespace_key", "plain")
 

@@ -1,4 +1,4 @@
-"""The queues that the rules work on: what a transaction changes of them is written at its end."""
+"""The queues of the rules: changes of a transaction are written at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READY = "SELECT count(*) FROM (SELECT 1 FROM redrive_ready WHERE queue = ? LIMI
 
 
 class SqlQueue(QueueState):
-    """One queue. Its counts are changes that are not written yet; the tables are its indexes."""
+    """One queue. Its counts are pending changes; the tables are its indexes."""
 
     def __init__(self, batch: Batch, row: QueueRow) -> None:
         # Not `super().__init__`: the tables of the database are its indexes.
@@ -33,7 +33,7 @@ class SqlQueue(QueueState):
         return size_of(self._batch, self._row) + sum(self.counts[status] for status in OPEN_STATUSES)
 
     def count_ready(self) -> int:
-        """Up to a bound: there are no more callers to wake."""
+        """Return the number of ready items, up to a bound: there are no more callers to wake."""
         count: int = self._batch.execute(_READY, (self._row.key,)).get
         return count
 

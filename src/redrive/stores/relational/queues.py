@@ -1,4 +1,4 @@
-"""Queues: how full they are, and how one is deleted."""
+"""Sizes of queues, and their deletion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIZE = f"""
 
 
 def delete_queue(batch: Batch, call: DeleteQueue) -> int:
-    """Delete a queue with all that belongs to it, which may be much. All other calls on queues follow the rules."""
+    """Delete a queue with all its rows, which may be many. All other calls on queues follow the rules."""
     name = call.name
     row = batch.queue(name)
     users = source_queues_of(name, {other: each.settings for other, each in batch.by_name.items()})

@@ -23,7 +23,7 @@ _LONGER_HISTORY = "UPDATE redrive_lease SET entries = ? WHERE item_no = ?"
 
 
 def write_record(batch: Batch, item: Record, text: str | None) -> None:
-    """Write an item. `text` is what a new dead letter is found by, beside error type and payload."""
+    """Write an item. `text` is indexed for a new dead letter, beside error type and payload."""
     stored = item.row if isinstance(item, StoredRecord) else None
     row = _row_of(batch, item, stored)
     if stored is not None and stored.token is not None and stored.token == row.token:
@@ -54,7 +54,7 @@ def erase_record(batch: Batch, item: Record) -> None:
 
 
 def _write_lease(batch: Batch, item: Record, stored: ItemRow, row: ItemRow) -> None:
-    """Its lease continues: it was extended, or its history got longer."""
+    """Update the lease row: the lease was extended, or the history got longer."""
     if row.deadline is not None and row.deadline != stored.deadline:
         extend_row(batch, row, row.deadline)
     _write_history(batch, item, row)
@@ -106,7 +106,7 @@ def _row_of(batch: Batch, item: Record, stored: ItemRow | None) -> ItemRow:
 
 
 def _fill_archived(row: ItemRow, item: Record, stored: ItemRow | None) -> None:
-    """Set what the row of an archived item has of its past. One that stays so only got a longer history."""
+    """Set the columns of an archived item's past. An item that stays archived only got a longer history."""
     row.archived_from, row.result = item.archived_from, item.result
     row.dead_reason = None if item.death is None else item.death.reason
     in_place = stored is not None and stored.status is Status.ARCHIVED and stored.death_no == row.death_no
@@ -136,7 +136,7 @@ def _insert_content(batch: Batch, item: Record, row: ItemRow) -> None:
 
 
 def _move_content(batch: Batch, item: Record, stored: ItemRow, row: ItemRow) -> None:
-    """The item has another id: what is written about it gets the new number."""
+    """Give the rows of an item that has another id the new number."""
     assert item.source_id is not None
     keeps_home = item.home_store is not None
     verdicts.renumber(

@@ -1,4 +1,4 @@
-"""Items as the rules see them, made of their rows. What is large is read when it is asked for, for all of them."""
+"""Items of the rules, made of their rows. Large values are read on first access, for all items together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONTENTS = """
         origin_queue, home_store
     FROM redrive_item WHERE item_no IN carray(?)"""
 _SOURCE_ID = 6
-"""Of a row of contents without its number. An item that was never moved has no source_id."""
+"""Index of source_id in a row of contents without its number. An item that was never moved has none."""
 _PAYLOADS = "SELECT item_no, payload FROM redrive_item WHERE item_no IN carray(?)"
 HISTORIES = """
     SELECT h.item_no, h.data FROM carray(?) AS c CROSS JOIN redrive_history AS h ON h.item_no = c.value
@@ -50,7 +50,7 @@ _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
 
 class StoredHistory(History):
-    """A history that is read when it is asked for. To add to it needs no read."""
+    """A history that is read on first access. Appending needs no read."""
 
     __slots__ = ("_reader", "_row", "added")
 
@@ -106,12 +106,13 @@ class StoredRecord(Record):
 
     @property
     def has_payload(self) -> bool:
-        """Whether its payload was read."""
+        """True if its payload was read."""
         return self._payload is not None
 
     @property
     def is_dropped(self) -> bool:
-        """The row says it, unless this transaction dropped or restored it: the stored history need not be read."""
+        """True according to the row, unless this transaction dropped or restored it: the stored history need not be
+        read."""
         assert isinstance(self.history, StoredHistory)
         if self.status is not Status.ARCHIVED:
             return False
@@ -120,18 +121,18 @@ class StoredRecord(Record):
 
 
 class RecordReader:
-    """What a transaction or a query has read of items; `names` has the names of queues by key."""
+    """The items that a transaction or a query has read; `names` has the names of queues by key."""
 
     def __init__(self, executor: Executor, names: Mapping[int, str]) -> None:
         self._executor, self._names = executor, names
         self.by_number: dict[int, StoredRecord] = {}
-        """By the number that an item is stored under."""
+        """Items by stored number."""
         self._histories: dict[int, list[HistoryEntry]] = {}
 
     def read(self, rows: Collection[ItemRow], *, whole: bool = False) -> dict[int, StoredRecord]:
         """Return the items of these rows by number; only those in queues whose names are given.
 
-        `whole`: payloads and histories will be asked for, and are read with the rest.
+        `whole`: payloads and histories are needed, and are read with the rest.
         """
         fresh = {row.item_no: row for row in rows if row.item_no not in self.by_number and row.queue in self._names}
         if fresh:
@@ -139,7 +140,7 @@ class RecordReader:
         return {row.item_no: self.by_number[row.item_no] for row in rows if row.item_no in self.by_number}
 
     def _read(self, rows: Mapping[int, ItemRow], whole: bool) -> None:
-        # All that can be are sent before the first is waited for.
+        # All independent queries are sent before the first answer is awaited.
         sent = self._send(_CONTENTS, rows)
         deaths = self._send(DEATHS, [number for number, row in rows.items() if row.deaths])
         completed = self._send(_COMPLETIONS, [row.death_no for row in rows.values() if _is_dropped_completion(row)])
@@ -261,7 +262,7 @@ def _is_in_dead_queue(row: ItemRow) -> bool:
 
 
 def _is_dropped_completion(row: ItemRow) -> bool:
-    """Whether only the index entry says when the item was completed."""
+    """Return whether only the index entry has the time of the item's completion."""
     return row.dropped_at is not None and row.archived_from is Status.COMPLETED
 
 

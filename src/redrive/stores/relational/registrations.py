@@ -1,4 +1,4 @@
-"""Registrations: small values of the namespace by kind and name, some of them for a time."""
+"""Registrations: small values of the namespace by kind and name, some with an expiry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WRITE = """
     SET version = CASE WHEN there.expires_at IS NULL OR there.expires_at > ?5 THEN there.version + 1 ELSE 1 END,
         value = excluded.value, at = excluded.at, expires_at = excluded.expires_at
     RETURNING version"""
-"""Several transactions may write one that names no version: each of them finds the version of the one before."""
+"""Concurrent transactions may write a registration without a version: each finds the version of the one before."""
 _REMOVE = f"DELETE FROM redrive_registration WHERE namespace = ? AND kind = ? AND name = ? AND {_ALIVE} RETURNING 1"
 _OF_KIND = f"""
     SELECT kind, name, value, version, at, expires_at FROM redrive_registration
@@ -32,7 +32,7 @@ _NAMED = f"""
 
 
 def register(batch: Batch, call: Register) -> Registration | VersionConflict:
-    """The puts are checked before anything is written."""
+    """Save a registration. The puts are checked before any write."""
     if call.version is not None:
         present = next(iter(_read(batch, batch.namespace_key, call.kind, call.name, batch.now)), None)
         if call.version != (0 if present is None else present.version):
@@ -46,7 +46,7 @@ def register(batch: Batch, call: Register) -> Registration | VersionConflict:
 
 
 def unregister(batch: Batch, call: Unregister) -> bool:
-    """An expired registration counts as none."""
+    """Remove a registration and return whether it existed. An expired one counts as absent."""
     was_there = batch.execute(_REMOVE, (batch.namespace_key, call.kind, call.name, batch.now)).get is not None
     if was_there:
         _note(batch, call.audit)
@@ -61,7 +61,7 @@ def _note(batch: Batch, noted: AuditNote | None) -> None:
 def list_registrations(
     executor: Executor, namespace_key: int | None, query: ListRegistrations, now: Instant
 ) -> tuple[Registration, ...]:
-    """All of a kind, or the one of a name."""
+    """Return all registrations of a kind, or the one with a name."""
     return tuple(_read(executor, namespace_key, query.kind, query.name, now))
 
 

@@ -1,7 +1,8 @@
-"""Execute calls by the rules of `redrive.stores.rules`: read what they name, let the rules change it, write it.
+"""Execution of calls by the rules of `redrive.stores.rules`: read the named items, let the rules change them, write
+them.
 
-Whatever is not frequent goes this way. What is frequent and plain has a lane: its own statements, which leave to the
-rules what they were not made for. There are lanes for puts, settles, and changes of many uniform dead letters.
+Infrequent calls are executed this way. Frequent and plain ones have a lane: separate statements, which leave other
+calls to the rules. There are lanes for puts, settles, and changes of many uniform dead letters.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from redrive.stores.rules.read_ahead import ids_of, names_of
 def execute_by_rules(batch: Batch, calls: Sequence[Call], item_rows: Collection[ItemRow] = ()) -> list[Any]:
     """Execute calls in their order. Returns the result of each; refusals are results.
 
-    `item_rows` are state rows that were read already. A rule refuses before its first change, so that a refusal leaves
-    no trace.
+    `item_rows` are state rows that were read already. A rule refuses before its first change, so that a refused call
+    changes nothing.
     """
     results: list[Any] = []
     for part in _parts(calls):
@@ -56,8 +57,8 @@ def put_by_rules(batch: Batch, puts: Sequence[Put]) -> tuple[Receipt, ...]:
 
 
 def _parts(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Yield calls that are executed together. A call that reads by a statement what another one may change is alone,
-    because a statement does not see what is not written yet."""
+    """Yield calls that are executed together. A call is alone if it reads by a statement data that another one may
+    change: statements do not see pending writes."""
     together: list[Call] = []
     for call in calls:
         if _is_alone(call):
@@ -99,8 +100,8 @@ def _read_ahead(state: SqlState, calls: Sequence[Call]) -> None:
 
 
 def _execute_or_refuse(state: SqlState, call: Call) -> Any:
-    """Return the result of a call. One that is refused after its first change has a mistake in its rule: the whole
-    transaction is rolled back, and then each call runs alone."""
+    """Return the result of a call. A refusal after the first change is a mistake in the rule: the whole transaction is
+    rolled back, and then each call runs alone."""
     before = state.batch.changes
     try:
         return rules.execute_calls(state, call)

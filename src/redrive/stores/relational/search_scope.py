@@ -15,13 +15,13 @@ class SearchScope(NamedTuple):
     """The namespace that is searched."""
 
     section: int
-    """Its key in the database; 0 before the first write to it."""
+    """The key in the database; 0 before the first write to it."""
     namespace: str
     names: Mapping[int, str]
-    """Its queues by their keys."""
+    """The names of its queues by key."""
 
     def key_of(self, queue: str) -> int:
-        """The key of a queue. Raises QueueNotFound."""
+        """Return the key of a queue. Raises QueueNotFound."""
         for key, name in self.names.items():
             if name == queue:
                 return key
@@ -29,13 +29,13 @@ class SearchScope(NamedTuple):
 
 
 def scope_of(batch: Batch) -> SearchScope:
-    """What a transaction can search."""
+    """Return the scope of a search within a transaction."""
     queues = batch.queues
     return SearchScope(queues.namespace_key, batch.namespace, queues.names)
 
 
 def read_scope(executor: Executor, namespace: str) -> SearchScope:
-    """Return what a query can search.
+    """Return the scope of a query.
 
     The settings of queues are not decoded, as there may be many.
     """

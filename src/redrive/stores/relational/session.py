@@ -1,4 +1,4 @@
-"""How the statements of this package reach a database.
+"""The interface between the statements of this package and a database.
 
 Statements are written once, in the SQL of SQLite. Marks adapt them for other databases:
 
@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 
 
 class OverdueCheck(NamedTuple):
-    """What must be done before a lease: promote items that are due, settle items that are overdue."""
+    """Checks before a lease: promote items that are due, settle items that are overdue."""
 
     due: bool
     overdue: bool
@@ -74,7 +74,7 @@ class Executor(Protocol):
 
     @property
     def sequence_is_time_ordered(self) -> bool:
-        """Whether every allocated number is at or above the instant of its allocation."""
+        """True if every allocated number is at or above the instant of its allocation."""
         ...
 
     def execute(self, statement: str, values: Any = (), /) -> Any:

@@ -1,4 +1,5 @@
-"""Settle deliveries: complete, settle, return, extend. The token is the fence. What is odd follows the rules."""
+"""Settle deliveries: complete, settle, return, extend. The token is the fencing token. Unusual calls follow the
+rules."""
 
 from __future__ import annotations
 
@@ -111,8 +112,8 @@ def _is_odd(batch: Batch, call: SettleCall, item_row: ItemRow) -> bool:
 def _settle_odd(
     batch: Batch, calls: Sequence[SettleCall] | Mapping[int, SettleCall], odd: dict[int, ItemRow], results: list[Any]
 ) -> None:
-    """Execute calls by the rules. Where others run beside, those that put items under keys are left for later: a lock
-    that is shared cannot be upgraded. Of the others, every row is locked or new."""
+    """Execute calls by the rules. In a shared transaction, completions that put items are left to an exclusive one: a
+    shared lock cannot be upgraded. Of the other calls, every row is locked or new."""
     if not odd:
         return
     now = [index for index in odd if not (batch.is_shared and _puts_items(calls[index]))]
@@ -136,8 +137,8 @@ def _puts_items(call: SettleCall) -> bool:
 
 
 def _depend_on_their_order(batch: Batch, calls: Sequence[SettleCall]) -> bool:
-    """Whether calls have to be executed in the order of the batch: of two for one item, the second one meets what the
-    first one left; and a completion may free an idempotency key that another one puts under."""
+    """Return whether calls must be executed in the order of the batch: two for one item, where the second depends on
+    the first; or a completion that may free an idempotency key for the put of another one."""
     if len(calls) == 1:
         return False
     if len({call.token[:ID_DIGITS] for call in calls}) < len(calls):
@@ -213,7 +214,7 @@ def _complete_leased(
     rows = batch.execute(_LEASE, numbers) if len(numbers) == 1 else batch.execute(_LEASES, (batch.table(numbers),))
     leased = {row[0]: row for row in rows.fetchall()}
     gone: list[int] = []
-    # Of what is kept, or has a past, more is to be changed than a lease.
+    # Kept items, and items with a history, need changes beyond the lease.
     keeping = {queue for queue in {row[2] for row in leased.values()} if _keeps(batch, queue)}
     more = {row[0] for row in leased.values() if row[8] or row[9] or row[2] in keeping}
     id_suffixes = {
@@ -314,7 +315,7 @@ def _apply_verdict(batch: Batch, call: Settle, item_row: ItemRow, row: QueueRow)
 def _keep_result(batch: Batch, item_row: ItemRow, result: Result, time: int) -> None:
     """Keep the result of an item that is about to be completed, and wake callers that await it."""
     ids = [item_row.id]
-    if item_row.entries:  # what moved has a history that says so
+    if item_row.entries:  # moved items have a history
         ids += earlier_ids(batch, item_row.item_no)
     for id in ids:
         batch.wake_awaiting(id)

@@ -64,7 +64,7 @@ class Items(RowTable[ItemId, Record]):
 
 
 class SqlState(State):
-    """The queues and items of one namespace, as one transaction reads and changes them."""
+    """The queues and items of one namespace in one transaction."""
 
     queues: Queues
     items: Items
@@ -87,14 +87,14 @@ class SqlState(State):
         self._changed: dict[Record, bool] = {}
         """Items to write, in the order of their last changes; False: to delete."""
         self._texts: dict[Record, str] = {}
-        """What new dead letters are found by."""
-        if batch.unindexed:  # what follows may move them, or take them away
+        """Texts to index for new dead letters."""
+        if batch.unindexed:  # the rules may move or remove these letters
             write_search_terms(batch)
 
     # Reading
 
     def load(self, ids: Iterable[ItemId]) -> None:
-        """Read items together that will be asked for."""
+        """Read items together that are needed later."""
         self.items.load(ItemId(id.lower()) for id in ids)
 
     def prefetch(self, queue: str, kind: str, names: Sequence[str]) -> None:
@@ -120,7 +120,7 @@ class SqlState(State):
     def select(
         self, where: Filter, order: Order, limit: int, after: int | None = None, *, up_to: int | None = None
     ) -> FoundItems:
-        """By the indexes of the database."""
+        """Return the next matches by the indexes of the database."""
         newest = order is Order.NEWEST
         scope = scope_of(self.batch)
         found = find.select(self.batch, scope, where, limit=limit, after=after, up_to=up_to, newest=newest)
@@ -129,7 +129,7 @@ class SqlState(State):
         return FoundItems(list(zip(positions, items, strict=True)), found.position, found.exhausted)
 
     def load_numbers(self, numbers: Sequence[int]) -> list[Record]:
-        """Return items by the numbers that they are stored under, in order."""
+        """Return items by stored number, in order."""
         rows = find_all(self.batch, numbers)
         records = self.items.adopt(rows.values())
         return [records[number] for number in numbers if number in records]
@@ -140,7 +140,7 @@ class SqlState(State):
         return self.batch.allocate()
 
     def next_version(self) -> int:
-        """The epoch, which grows when the queue is written."""
+        """Return the epoch, which grows when the queue is written."""
         return epoch_of(self.batch)
 
     def allocate_id(self, number: int) -> ItemId:
@@ -153,7 +153,7 @@ class SqlState(State):
         return f"{ASIDE}{item.id}"
 
     def index_words(self, item: Record) -> None:
-        """The words are written at the end, when the first parts of all payloads are read together."""
+        """Collect the words. They are written at the end, when the first parts of all payloads are read together."""
         death = item.deaths[-1]
         history = item.history
         added = history.added if isinstance(history, StoredHistory) else history.entries()
@@ -161,11 +161,11 @@ class SqlState(State):
         self._texts[item] = death_text(death, added if is_new else history.entries())
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
-        """The ledger says from where it came."""
+        """Record the store of origin in the ledger."""
         self.batch.write(_OPEN_MOVE, (store, self.batch.by_name[queue].key, ledger_key(source_id)))
 
     def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
-        """The entry of the source in the ledger is closed."""
+        """Do nothing: the entry of the source in the ledger is closed."""
 
     def wake_awaiting(self, item: Record) -> None:
         for id in item.ids:
@@ -195,7 +195,7 @@ class SqlState(State):
     # Writing
 
     def flush(self) -> None:
-        """Write what has changed, each item once. Nothing may be asked of the state afterwards."""
+        """Write all changes, each item once. The state must not be read afterwards."""
         for item, keeps in self._changed.items():
             if keeps:
                 write_record(self.batch, item, self._texts.get(item))

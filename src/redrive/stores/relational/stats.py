@@ -1,4 +1,4 @@
-"""How many items of a queue are in each status, its totals, and since when the oldest ready item waits."""
+"""The number of items of a queue in each status, its totals, and the ready time of the oldest ready item."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLUMNS = ", ".join(COUNTED_COLUMNS)
 
 
 def _counted(which: str) -> str:
-    """Return an SQL query of all rows that the counts of these queues are the sum of."""
+    """Return an SQL query of all rows whose sum is the counts of these queues."""
     return f"""
         SELECT queue, {_COLUMNS} FROM redrive_count WHERE {which}
         UNION ALL SELECT queue, {_COLUMNS} FROM redrive_count_delta

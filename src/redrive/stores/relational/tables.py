@@ -56,11 +56,11 @@ class RowTable(MutableMapping[Name, Value], Generic[Name, Value]):
         self._written: set[Name] = set()
 
     def _read(self, names: Sequence[Name]) -> Iterable[tuple[Name, Value]]:
-        """Return those that exist of these names, which were not read before."""
+        """Return the existing values of these names, which were not read before."""
         raise NotImplementedError
 
     def load(self, names: Iterable[Name]) -> None:
-        """Read several together."""
+        """Read several names together."""
         unknown = [name for name in dict.fromkeys(names) if name not in self._known]
         if unknown:
             self._known.update(dict.fromkeys(unknown))
@@ -128,7 +128,7 @@ class Keys(RowTable[str, IdempotencyEntry]):
 
 
 class Sources(RowTable[ItemId, SourceEntry]):
-    """The known source ids of a queue: those in the ledger, and those of items that are there."""
+    """The known source ids of a queue: those in the ledger, and those of present items."""
 
     def __init__(self, batch: Batch, queue: int) -> None:
         super().__init__(batch)
@@ -200,7 +200,7 @@ class SqlOperations(OperationTable):
         self._batch.write(_CHANGED, (self._read[id].mark, parse_id(item)[0]))
 
     def remember_all(self, operation: Operation, numbers: Sequence[int]) -> None:
-        """It changed the items that had these numbers then."""
+        """Record that an operation changed the items that had these numbers then."""
         if operation.verb in TRACKED_VERBS and numbers:
             self._batch.execute(_ALL_CHANGED, (operation.mark, self._batch.table(numbers)))
 

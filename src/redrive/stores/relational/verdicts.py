@@ -1,4 +1,4 @@
-"""The verdicts that are frequent: retried, dead in place, or moved to a dead queue. All others follow the rules."""
+"""Frequent verdicts: retried, dead in place, or moved to a dead queue. All others follow the rules."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def is_plain_death(batch: Batch, row: QueueRow, verdict: Dead) -> bool:
 
 
 def _append_ending(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
-    """Record the end of a delivery, after which nothing died, in the feed."""
+    """Record the end of a delivery that caused no death in the feed."""
     if (kind := FEED_KIND_BY_EVENT.get(entry.event)) is not None:
         append_event(batch, kind, item_row, entry, title=title(entry))
 
@@ -99,7 +99,7 @@ def append_event(
 
 
 def record(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
-    """Write a history entry of an item; of many, the first 5 and the last 45 are kept.
+    """Write a history entry of an item. The first 5 and the last 45 entries are kept.
 
     Its key is allocated like queue positions, so that other processes see which numbers are taken.
     """
@@ -115,7 +115,7 @@ def record(batch: Batch, item_row: ItemRow, entry: HistoryEntry) -> None:
 
 
 def record_death(batch: Batch, item_row: ItemRow, death: Death) -> None:
-    """Write a death down."""
+    """Write a death record."""
     item_row.deaths += 1
     batch.write(INSERT_DEATH, (item_row.item_no, msgspec.json.encode(death)))
 
@@ -142,9 +142,9 @@ def renumber(
     *,
     keeps_home: bool,
 ) -> None:
-    """Give what is stored of an item beside its state row the number, id and queue of this row.
+    """Give the rows of an item, except its state row, the number, id and queue of this state row.
 
-    The origin is that of an item which had none. It is ready from `item_row.ready_at` on, in the order of its number.
+    An item without an origin gets the given one. It is ready from `item_row.ready_at` on, in the order of its number.
     """
     key = (item_row.item_no, item_row.id_suffix, item_row.queue, item_row.ready_at)
     batch.write(_MOVE_ITEM, (*key, source_id, origin_id, origin_queue, old, int(keeps_home)))
@@ -160,7 +160,7 @@ def remove(batch: Batch, item_row: ItemRow) -> None:
     tables = ["item"]
     if item_row.deaths:
         tables.append("death")
-    if item_row.entries:  # what moved has a history that says so
+    if item_row.entries:  # moved items have a history
         tables += ("history", "former_id")
     for table in tables:
         batch.write(f"DELETE FROM redrive_{table} WHERE item_no = ?", (item_row.item_no,), Stage.DELETE_ITEM)
@@ -179,7 +179,7 @@ def _apply_death(batch: Batch, item_row: ItemRow, row: QueueRow, verdict: Dead, 
     cause = cause_of(reason, entry.failure, entry.note)
     batch.count_delta(row.key, "dead_total")
     batch.count_delta(row.key, "exhausted_total", reason in EXHAUSTED_REASONS)
-    batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # what moved has a history that says so
+    batch.wake_awaiting(item_row.id, has_past=item_row.entries > 1)  # moved items have a history
     death = Death(
         batch.now, reason, queue, batch.namespace, batch.store, item_row.id, counters, cause, item_row.first_leased_at
     )
@@ -207,5 +207,5 @@ def _text(entry: HistoryEntry) -> str | None:
 
 
 def title(entry: HistoryEntry) -> str | None:
-    """What the feed says of an ending, in one line."""
+    """Return the feed's one-line title of an outcome."""
     return entry.note if entry.failure is None else entry.failure.title

@@ -1,1 +1,1 @@
-"""The rules of the contract in plain Python, on a state of queues, items and indexes: for memory and for Redis."""
+"""The rules of the contract in plain Python, on a state of queues, items and indexes. For memory and Redis."""

@@ -1,4 +1,4 @@
-"""Into the archive and out of it: archive, drop, restore."""
+"""The archive: archive, drop, restore."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.stores.rules.verdicts import action_entry, append_action_event
 
 
 def archive(state: State, action: ManualAction, item: Record) -> Settled:
-    """Put an item aside. A dead letter keeps its place; of other items, the history has who did it and when."""
+    """Archive an item. A dead letter keeps its position; for other items, the history records actor and time."""
     before, is_dead_letter = item.status_without_lease, item.is_dead_letter
     if before is Status.COMPLETED:
         _keep_free(state, item)
@@ -33,8 +33,8 @@ def archive(state: State, action: ManualAction, item: Record) -> Settled:
 
 
 def drop(state: State, action: ManualAction, item: Record) -> Settled:
-    """Into the archive for a time, and its key is free unless it was completed. Removed where that time is 0, or the
-    item is moving."""
+    """Archive an item for `keep_dropped`, and free its key unless it was completed. If that time is 0 or the item is
+    moving, remove it."""
     keep = state.queues[item.queue].value.settings.keep_dropped
     back = item.archived_from if item.status is Status.ARCHIVED else item.status_without_lease
     assert back is not None
@@ -62,8 +62,8 @@ def drop(state: State, action: ManualAction, item: Record) -> Settled:
 
 
 def restore(state: State, action: ManualAction, item: Record) -> Settled:
-    """To the status, time and hold that it had. Only a status that max_size counts needs room, and a dropped item its
-    key."""
+    """Restore status, times and holders of an item. Only a status that max_size counts needs room, and only a dropped
+    item needs its key."""
     back = item.archived_from
     assert back is not None
     if back in WAITING_STATUSES:
@@ -82,13 +82,13 @@ def restore(state: State, action: ManualAction, item: Record) -> Settled:
 
 
 def _draw_place(state: State, item: Record) -> None:
-    """Within a change: behind all others among the archived, and found by no words."""
+    """Give the item the last position in the archive, without search terms. Call it within a change."""
     item.death_number = state.draw_number()
     item.words = frozenset()
 
 
 class _HeldKey:
-    """The idempotency key of an item, in the queue that it was put to."""
+    """The idempotency key of an item, in the queue of its put."""
 
     def __init__(self, state: State, queue: QueueState, item: Record, key: str) -> None:
         self._state, self._queue, self._key = state, queue, key
@@ -96,20 +96,20 @@ class _HeldKey:
 
     @property
     def is_of_item(self) -> bool:
-        """Whether it is known while its item exists, and not until an instant."""
+        """True if the key is known while its item exists, rather than until an instant."""
         return self._queue.keys[self._key].ends_with_item
 
     def free(self) -> None:
-        """Forget it."""
+        """Forget the key."""
         del self._queue.keys[self._key]
         self._queue.keys_until.discard(self._key)
 
     def set_aside(self) -> None:
-        """Free it, and remember what it was."""
+        """Free the key, and remember its entry."""
         self._rename(self._key, self._aside)
 
     def take_back(self) -> None:
-        """Make it known again, if it was set aside and its time is not over."""
+        """Restore the key, if it was set aside and has not expired."""
         known = self._queue.keys.get(self._aside)
         if known is not None and _is_known(self._state, known):
             self._rename(self._aside, self._key)
@@ -124,7 +124,7 @@ class _HeldKey:
 
 
 def _key_of(state: State, item: Record) -> _HeldKey | None:
-    """The key of this item, if it is known for it."""
+    """Return the key of this item, if its entry belongs to it."""
     key, queue = item.idempotency_key, state.queues.get(item.origin_queue or item.queue)
     known = None if key is None or queue is None else queue.keys.get(key)
     if key is None or queue is None or known is None or known.id not in item.ids:
@@ -133,14 +133,14 @@ def _key_of(state: State, item: Record) -> _HeldKey | None:
 
 
 def _keep_free(state: State, item: Record) -> None:
-    """A key that ends with its item is free once that is completed, also when it is then archived."""
+    """Free a key that ends with its item. It ends with the completion, and stays free when the item is archived."""
     held = _key_of(state, item)
     if held is not None and held.is_of_item:
         held.free()
 
 
 def _take_key_back(state: State, item: Record) -> None:
-    """Raise if it belongs to another item that is not archived."""
+    """Restore the key. Raise if it belongs to another item that is not archived."""
     key, queue = item.idempotency_key, state.queues.get(item.origin_queue or item.queue)
     if key is None or queue is None:
         return

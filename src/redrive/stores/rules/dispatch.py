@@ -1,4 +1,4 @@
-"""Every call and every query of the contract, and the rule that it follows."""
+"""The rule of every call and every query of the contract."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ QUERY_RULES: dict[type[Any], Rule] = {
 
 
 def execute_or_refuse(state: State, call: Call) -> Any:
-    """The result of a call. A refusal is the result of this call alone, and so is a mistake in its rule, which may
-    have changed something before it was met: there is no way back here."""
+    """Execute a call and return its result. A refusal, and an unexpected exception of its rule, is the result of this
+    call alone. After such an exception part of the call may have been applied: there is no rollback here."""
     try:
         return execute_calls(state, call)
     except RedriveError as refusal:
@@ -102,11 +102,11 @@ def execute_or_refuse(state: State, call: Call) -> Any:
 
 
 def execute_calls(state: State, call: Call) -> Any:
-    """The result of a call. Raises what refuses it, and then changed nothing."""
+    """Execute a call and return its result. Raises refusals; a refused call changed nothing."""
     return CALL_RULES[call.__class__](state, call)
 
 
 def answer_query(state: State, query: Query, now: Instant) -> Any:
-    """The answer to a query at this instant. Raises the errors that its docstring names."""
+    """Answer a query at this instant. Raises the errors that its docstring names."""
     state.now = now
     return QUERY_RULES[query.__class__](state, query)

@@ -1,4 +1,4 @@
-"""The feed: what happened, written with what happened, where the queue keeps that kind."""
+"""The feed: a record of events, written in the transaction of the change, if the queue keeps that kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def append_event(
     operation: str | None = None,
     failure: Failure | None = None,
 ) -> None:
-    """Write down what happened in a queue to an item, if that queue keeps it."""
+    """Record an event of an item in a queue, if that queue keeps this kind."""
     if not _keeps(state, queue, kind):
         return
     before = {FeedKind.REMOVED: item.status, FeedKind.DROPPED: item.archived_from}.get(kind)
@@ -35,7 +35,7 @@ def append_event(
 def append_queue_event(
     state: State, kind: FeedKind, queue: str, *, title: str | None, actor: str | None, breaker: str | None
 ) -> None:
-    """Write down what happened to a queue, and to no item of it, if that queue keeps it."""
+    """Record an event of a queue, not of an item, if that queue keeps this kind."""
     if _keeps(state, queue, kind):
         number = state.draw_number()
         state.feed.add(FeedEntry(number, state.now, kind, queue, title=title, actor=actor, breaker=breaker))

@@ -1,4 +1,4 @@
-"""Find the items that match a filter: scan the index that fits it, and check item by item."""
+"""Search for items that match a filter: scan the index that fits it, and check item by item."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class FoundItems(NamedTuple):
-    """Some of what a filter means."""
+    """A part of the matches of a filter."""
 
     found: list[tuple[int, Record]]
     """Items with their positions."""
     position: int | None
-    """How far was looked. None where nothing was."""
+    """Position of the last examined item, to continue after. None if there is none."""
     exhausted: bool
-    """There is nothing more."""
+    """True if there are no more matches."""
 
 
 def select(
@@ -34,9 +34,9 @@ def select(
     *,
     up_to: int | None = None,
 ) -> FoundItems:
-    """The next items that match, after a position and up to another one.
+    """Return the next items that match, after a position and up to another one.
 
-    It looks on for one match more than it takes, so that the last page is known to be the last.
+    It searches for one more match than the limit, so that the last page is known to be the last.
     """
     if where.queue is not None:
         state.queue(where.queue)
@@ -59,7 +59,7 @@ def select(
 def named(
     state: State, ids: Iterable[ItemId], where: Filter, order: Order, after: int | None
 ) -> Iterator[tuple[int, Record]]:
-    """Items by ids that they have or had, each once, with their positions, in order."""
+    """Return items by current or former ids, each once, with their positions, in order."""
     items = {item.id: item for id in ids if (item := state.find(id)) is not None}
     found = [(item.death_number if where.is_for_dead_letters else item.number, item) for item in items.values()]
     down = order is Order.NEWEST
@@ -68,7 +68,7 @@ def named(
 
 
 def _condition(where: Filter) -> Callable[[Record], bool]:
-    """Whether an item meets every condition but those that `State.walk` looks up."""
+    """Return a check of every condition except those that `State.walk` looks up."""
     words = None if where.words is None else parse_query(where.words)
 
     def meets(item: Record) -> bool:

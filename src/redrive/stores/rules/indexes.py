@@ -17,10 +17,10 @@ _SPARE_ENTRIES = 64
 
 
 class Index(Generic[Name]):
-    """Names in the order of their keys. Adding costs O(log n), removing O(1), whatever else is in it.
+    """Names in the order of their keys. Adding costs O(log n), removing O(1), regardless of the other entries.
 
-    A removed name leaves its entry in the heap, where it is passed over later. When such entries outnumber the live
-    ones, the heap is built anew.
+    A removed name leaves its entry in the heap, where it is skipped later. When such entries outnumber the live ones,
+    the heap is rebuilt.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class Index(Generic[Name]):
         return len(self._keys)
 
     def all_keys(self) -> Iterator[Key]:
-        """The keys, in no order."""
+        """Return the keys, in no order."""
         return iter(self._keys.values())
 
     def add(self, name: Name, key: Key) -> None:
-        """Put a name in its place; the place it had before is forgotten."""
+        """Insert a name at its position, or move it there."""
         self._keys[name] = key
         heapq.heappush(self._heap, (key, name))
         if len(self._heap) > 2 * len(self._keys) + _SPARE_ENTRIES:
@@ -43,11 +43,11 @@ class Index(Generic[Name]):
             heapq.heapify(self._heap)
 
     def discard(self, name: Name) -> None:
-        """Take a name out, if it is there."""
+        """Remove a name, if present."""
         self._keys.pop(name, None)
 
     def first(self) -> Name | None:
-        """The name with the smallest key."""
+        """Return the name with the smallest key."""
         while self._heap:
             key, name = self._heap[0]
             if self._keys.get(name) == key:
@@ -56,17 +56,18 @@ class Index(Generic[Name]):
         return None
 
     def first_key(self) -> Key | None:
-        """The smallest key."""
+        """Return the smallest key."""
         name = self.first()
         return None if name is None else self._keys[name]
 
     def first_at(self) -> Instant | None:
-        """The smallest instant, where keys begin with one."""
+        """Return the smallest instant, if keys start with one."""
         key = self.first_key()
         return None if key is None else Instant(key[0])
 
     def until(self, instant: int, limit: int) -> list[Name]:
-        """At most `limit` names whose key begins with this instant or an earlier one, in order. They stay."""
+        """Return at most `limit` names whose key starts with this instant or an earlier one, in order, without removing
+        them."""
         found: dict[Name, Key] = {}
         while len(found) < limit:
             name = self.first()
@@ -80,7 +81,7 @@ class Index(Generic[Name]):
 
 
 class NumberIndex:
-    """Items by number. Numbers are drawn in order, so that most of them are added at the end."""
+    """Items by number. Numbers are allocated in ascending order, so most items are added at the end."""
 
     def __init__(self) -> None:
         self._items: dict[int, Record] = {}
@@ -90,21 +91,21 @@ class NumberIndex:
         return len(self._numbers)
 
     def add(self, number: int, item: Record) -> None:
-        """Put an item in its place."""
+        """Insert an item at its position."""
         insort(self._numbers, number)
         self._items[number] = item
 
     def discard(self, number: int, item: Record) -> None:
-        """Take the item of that number out, if it is there."""
+        """Remove the item of that number, if present."""
         if self._items.pop(number, None) is not None:
             del self._numbers[bisect_left(self._numbers, number)]
 
     def oldest(self, after: int | None = None) -> Iterator[tuple[int, Record]]:
-        """Beyond a number, upwards. What changes meanwhile is not noticed."""
+        """Return items after a number, ascending. Concurrent changes are not noticed."""
         start = 0 if after is None else bisect_right(self._numbers, after)
         return ((number, self._items[number]) for number in self._numbers[start:])
 
     def newest(self, before: int | None = None) -> Iterator[tuple[int, Record]]:
-        """Beyond a number, downwards."""
+        """Return items before a number, descending."""
         end = None if before is None else bisect_left(self._numbers, before)
         return ((number, self._items[number]) for number in reversed(self._numbers[:end]))

@@ -1,4 +1,4 @@
-"""Leases: bringing in what has fallen due, and handing out what is ready; or what is asked for by id."""
+"""Leases: promotion of due items, leases of ready items and of items by id."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redrive.stores.rules.state import State
 
 
 def lease_items(state: State, call: LeaseItems) -> Leased:
-    """A queue that is paused or whose gates are closed gives nothing and expects nothing."""
+    """Lease ready items. A queue that is paused or whose gates are closed gives nothing and expects nothing."""
     queue = state.queue(call.queue)
     if queue.value.paused:
         return Leased(())
@@ -38,7 +38,7 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
     while len(leases) < limit and (id := queue.ready.first()) is not None:
         item = state.items[id]
         if item.expired(state.now):
-            # Nobody will get it any more: it only waits for its end. It must not be passed over at every lease.
+            # It will not be leased again, only expired. Remove it, so that later leases do not skip it each time.
             queue.ready.discard(id)
             continue
         leases.append(_lease(state, queue, item, call.worker, timeout))
@@ -46,7 +46,7 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
 
 
 def lease_by_ids(state: State, call: LeaseByIds) -> tuple[Lease | RedriveError, ...]:
-    """Each id is leased or refused separately."""
+    """Lease or refuse each id separately."""
     results: list[Lease | RedriveError] = []
     for id in call.ids:
         try:
@@ -68,7 +68,7 @@ def _lease_by_id(state: State, call: LeaseByIds, item: Record) -> Lease:
 
 
 def promote_due(state: State, queue: QueueState, limit: int) -> int:
-    """Make items of a queue ready that have fallen due. Returns how many."""
+    """Make at most `limit` due items of a queue ready. Returns how many."""
     due = queue.waiting.until(state.now, limit)
     for id in due:
         make_ready(state, state.items[id])
@@ -76,7 +76,7 @@ def promote_due(state: State, queue: QueueState, limit: int) -> int:
 
 
 def make_ready(state: State, item: Record) -> None:
-    """An item that has fallen due takes its place among the ready ones. One that failed is pending again."""
+    """Move a due item to the ready index. A failed item is pending again."""
     if item.status is Status.FAILED:
         with state.change(item, Verb.PROMOTE, Status.PENDING):
             pass

@@ -1,4 +1,4 @@
-"""What runs by itself: bringing in, expiring, retention."""
+"""Maintenance: promotion of due items, expiry, retention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from redrive.stores.rules.verdicts import check_verdict
 
 
 def promote(state: State, call: Promote) -> int:
-    """Queue by queue; what is left over falls to the next step."""
+    """Promote due items queue by queue, up to the limit; the next step promotes the rest."""
     count = 0
     for queue in state.queues.values():
         count += promote_due(state, queue, call.limit - count)
@@ -36,7 +36,7 @@ def promote(state: State, call: Promote) -> int:
 
 
 def expire(state: State, call: Expire) -> Settled | StaleSettings:
-    """Settle an item whose time is over, unless somebody came first."""
+    """Settle an item whose expire deadline has passed, unless its status has changed since."""
     item = state.item(call.id)
     if item.status not in WAITING_STATUSES or not item.expired(state.now):
         raise WrongStatus(Verb.EXPIRE, item.id, item.status, ("past their expire deadline",))
@@ -48,7 +48,7 @@ def expire(state: State, call: Expire) -> Settled | StaleSettings:
 
 
 def apply_retention(state: State, call: ApplyRetention) -> int:
-    """At most `limit` rows in all, queue by queue."""
+    """Remove or archive at most `limit` rows in all, queue by queue."""
     left = call.limit
     for queue in state.queues.values():
         for step in _STEPS:
@@ -62,7 +62,7 @@ def apply_retention(state: State, call: ApplyRetention) -> int:
 
 
 def _archive(state: State, queue: QueueState, limit: int) -> int:
-    """Dead letters that nobody works on."""
+    """Archive dead letters that are not leased, if the queue has `archive_after`."""
     archive_after = queue.value.settings.archive_after
     if archive_after is None:
         return 0
@@ -70,7 +70,7 @@ def _archive(state: State, queue: QueueState, limit: int) -> int:
 
 
 def archive_items(state: State, queue: QueueState, items: Sequence[Record]) -> int:
-    """Put dead letters of a queue aside, with one row in the audit. Returns how many."""
+    """Archive dead letters of a queue, with one row in the audit. Returns how many."""
     for item in items:
         archive(state, ManualAction(Verb.ARCHIVE, RETENTION_ACTOR), item)
     _audit(state, Verb.ARCHIVE, queue, items)
@@ -85,7 +85,7 @@ def _clean_completed(state: State, queue: QueueState, limit: int) -> int:
 
 
 def _clean_dead(state: State, queue: QueueState, limit: int) -> int:
-    """Dead items, and those that came here by death and that nobody works on."""
+    """Remove old dead letters that are not leased: dead items, and items of a dead queue."""
     return _purge(state, queue, queue.dead, queue.value.settings.keep_dead, limit)
 
 
@@ -98,7 +98,7 @@ def _clean_dropped(state: State, queue: QueueState, limit: int) -> int:
 
 
 def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | None, limit: int) -> int:
-    """Remove what died or was dropped so long ago."""
+    """Remove items that died or were dropped at least `keep` ago."""
     return 0 if keep is None else purge_items(state, queue, _past(state, index, keep, limit))
 
 
@@ -112,7 +112,7 @@ def purge_items(state: State, queue: QueueState, items: Sequence[Record]) -> int
 
 
 def _past(state: State, index: Index[ItemId], time: int, limit: int) -> list[Record]:
-    """What died so long ago, in the order in which dead letters are shown."""
+    """Return items that died or were dropped at least `time` ago, by death number."""
     items = [state.items[id] for id in index.until(state.now - time, limit)]
     return sorted(items, key=lambda item: item.death_number)
 
@@ -124,7 +124,7 @@ def _audit(state: State, verb: Verb, queue: QueueState, items: Sequence[Record])
 
 
 def _clean_keys(state: State, queue: QueueState, limit: int) -> int:
-    """Those of items that are still there are examined again later."""
+    """Forget expired keys. Keys that end with an existing item are examined again later."""
     keys = queue.keys_until.until(state.now, limit)
     state.load_keys(queue, keys)
     for key in keys:
@@ -138,12 +138,12 @@ def _clean_keys(state: State, queue: QueueState, limit: int) -> int:
 
 
 def _clean_sources(state: State, queue: QueueState, limit: int) -> int:
-    """A source_id whose item is still in the queue stays known for as long as that is so."""
+    """Forget expired source ids, except that of an item that is still in the queue."""
     source_ids = queue.sources_until.until(state.now, limit)
     for source_id in source_ids:
         queue.sources_until.discard(source_id)
         source = queue.sources.pop(source_id, None)
-        if is_ledger_key(source_id):  # nobody looks at it any more; the item is known by its own source_id
+        if is_ledger_key(source_id):  # not read any more; the item is known by its own source_id
             continue
         item = None if source is None else state.items.get(source.id)
         if source is not None and item is not None and item.id == source.id and item.queue == queue.name:
@@ -152,4 +152,4 @@ def _clean_sources(state: State, queue: QueueState, limit: int) -> int:
 
 
 _STEPS = (_archive, _clean_completed, _clean_dead, _clean_archived, _clean_dropped, _clean_keys, _clean_sources)
-"""Retention of a queue. What several settings apply to is archived first and removed last."""
+"""Retention of a queue. An item that several settings apply to is archived first and removed last."""

@@ -1,4 +1,4 @@
-"""Changes by hand, without a token; hold and unhold."""
+"""Manual changes, which need no token; hold and unhold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redrive.stores.rules.verdicts import action_entry, append_action_event, che
 
 
 def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | RedriveError, ...]:
-    """Each target stands for itself. The audit names the ids that items had before, and nothing if none changed."""
+    """Change each target independently. One audit row has the former ids of changed items, if there are any."""
     check_verb(call.verb)
     action = ManualAction(call.verb, call.actor, call.note, call.to, call.force)
     results: list[Settled | StaleSettings | RedriveError] = []
@@ -50,7 +50,7 @@ def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | 
 
 
 def change_one(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled | StaleSettings:
-    """Change one item. Raises what refuses it, and then changed nothing."""
+    """Change one item. Raises refusals; a refused change changed nothing."""
     snapshot = item.snapshot(with_last=action.verb is Verb.UNDO)
     check_manual_change(action.verb, snapshot, force=action.force, undoes=action.undoes)
     match action.verb:
@@ -118,7 +118,7 @@ def _reschedule(state: State, action: ManualAction, target: ManualTarget, item: 
 
 
 def hold(state: State, call: Hold) -> int | StaleSettings:
-    """An item that is held by the name already, or by too many, does not count."""
+    """Hold items and return how many. Items with this holder, or with too many, do not count."""
     if call.queue_version is not None:
         name, version = call.queue_version
         queue = state.queue(name).value
@@ -138,7 +138,7 @@ def hold(state: State, call: Hold) -> int | StaleSettings:
 
 
 def unhold(state: State, call: Unhold) -> int:
-    """What has no holder left and is due is ready, in its place."""
+    """Remove a holder from items and return how many. An item without holders that is due is ready at its position."""
     ids = call.ids
     if ids is None:
         ids = tuple(state.held_ids(call.held_by, MAINTENANCE_BATCH))

@@ -30,10 +30,10 @@ from redrive.stores.rules.verdicts import action_entry, append_action_event, mar
 
 
 def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
-    """Checked in full before the first one is written. Those that are known are left as they are."""
+    """Import items, checked in full before the first write. Known items are left unchanged."""
     queue = state.queue(call.queue)
     known = {item.id: id for item in call.items if (id := _known(state, queue, item)) is not None}
-    # Of several with one id the first is taken; the others are known by then.
+    # Of several items with one id the first is taken; the others are known by then.
     landings = {
         item.id: import_state(item, queue.value, state.now) for item in reversed(call.items) if item.id not in known
     }
@@ -56,8 +56,8 @@ def import_items(state: State, call: Import) -> tuple[Receipt, ...]:
 
 
 def _known(state: State, queue: QueueState, item: Item) -> ItemId | None:
-    """The id of an item that came from the same one; or of the very item, where it would come to the queue that it is
-    in or was in."""
+    """Return the id of an item that was imported from the same one, or of the item itself if it is or was in the target
+    queue."""
     source = known_source(state, queue, item.id)
     present = state.find(item.id)
     if source is None and present is not None and queue.name in (present.queue, item.queue):
@@ -66,7 +66,7 @@ def _known(state: State, queue: QueueState, item: Item) -> ItemId | None:
 
 
 def write(state: State, queue: QueueState, item: Item, arrival: ArrivalState) -> Record:
-    """Make an item of one that lived elsewhere, under a new id."""
+    """Create an item from one of another store, under a new id."""
     number = state.draw_number()
     record = Record(
         ids=[state.allocate_id(number)],
@@ -103,7 +103,7 @@ def write(state: State, queue: QueueState, item: Item, arrival: ArrivalState) ->
 
 
 def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind, to: str) -> Settled:
-    """A person takes an item to another store: it is on its way, and still here."""
+    """Start the manual move of an item to another store: it is moving, and still here."""
     redriven = kind is FeedKind.REDRIVEN
     status, before, is_dead_letter = item.status_without_lease, item.counters, item.is_dead_letter
     entry = action_entry(state, action, HistoryEvent.REDRIVEN if redriven else HistoryEvent.MOVED, item, to=to)
@@ -120,7 +120,7 @@ def start_move(state: State, action: ManualAction, item: Record, kind: FeedKind,
 
 
 def receive(state: State, call: Receive) -> Receipt:
-    """What came before stays known, whatever became of it here."""
+    """Receive an item. One that was received before is a duplicate, regardless of its later changes here."""
     queue = state.queue(call.queue)
     headers = headers_on_arrival(call.move.item.headers, call.store, state.store)
     item = msgspec.structs.replace(call.move.item, headers=headers)
@@ -142,7 +142,7 @@ def receive(state: State, call: Receive) -> Receipt:
 
 
 def finish_move(state: State, call: FinishMove) -> int:
-    """It is in the other store now."""
+    """Remove items that the other store has received. Returns how many."""
     count = 0
     for id in call.ids:
         item = state.find(id)
@@ -153,7 +153,8 @@ def finish_move(state: State, call: FinishMove) -> int:
 
 
 def close_move(state: State, call: CloseMove) -> int:
-    """Nobody will bring these items again; but who was held up on the way may come late."""
+    """Close moves that the other store has finished. The ledger keeps their ids for LEDGER_RETENTION, for late
+    retries."""
     queue = state.queue(call.queue)
     until = Instant(state.now + LEDGER_RETENTION)
     count = 0
@@ -169,20 +170,20 @@ def close_move(state: State, call: CloseMove) -> int:
 
 
 def destinations(state: State) -> tuple[MoveTarget, ...]:
-    """Where items are on their way to."""
+    """Return the queues of other stores to which items are moving."""
     found = ((to, state.moving_ids(to, 1)) for to in state.destinations())
     return tuple(MoveTarget(to, _since(state.items[ids[0]])) for to, ids in found)
 
 
 def list_moves(state: State, query: ListMoves) -> tuple[Move, ...]:
-    """Those that left first are first."""
+    """Return items that are moving, oldest move first."""
     towards = state.destinations() if query.to is None else [query.to]
     leaving = [[state.items[id] for id in state.moving_ids(to, query.limit)] for to in towards]
     return tuple(_bounded(heapq.merge(*leaving, key=_since), query.limit))
 
 
 def list_open_moves(state: State, query: ListOpenMoves) -> tuple[OpenMove, ...]:
-    """In the order of the ids that they had."""
+    """Return open moves, ordered by the ids in the other store."""
     found = [
         (id, name)
         for name in sorted(state.queues)

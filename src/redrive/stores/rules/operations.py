@@ -1,4 +1,4 @@
-"""Operations: changes of many items, a bounded step at a time."""
+"""Operations: changes of many items in bounded steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from redrive.stores.rules.state import State
 
 
 def start_operation(state: State, call: StartOperation) -> Operation:
-    """Write it down. Its steps are separate calls."""
+    """Record an operation. Its steps are separate calls."""
     check_bulk(call.verb, call.to)
     for queue in (call.to, call.where.queue):
         if queue is not None and not is_remote(queue):
@@ -48,7 +48,8 @@ def start_operation(state: State, call: StartOperation) -> Operation:
 
 
 def step_operation(state: State, call: StepOperation) -> Operation | StaleSettings:
-    """Look first, so that a verdict that is missing or out of date refuses the step as a whole; then change."""
+    """Check all verdicts of a step first, since a missing or stale one refuses the whole step; then change the
+    items."""
     operation = get_operation(state, call.id)
     if not operation.may_step(call.steps):
         return operation
@@ -63,7 +64,7 @@ def step_operation(state: State, call: StepOperation) -> Operation | StaleSettin
 
 
 def save_step(state: State, after: Operation) -> Operation:
-    """Write an operation after a step."""
+    """Save an operation after a step."""
     state.operations.save(after)
     if after.status is OperationStatus.FINISHED:
         _audit(state, after, after.actor, audit_finish(after))
@@ -71,7 +72,7 @@ def save_step(state: State, after: Operation) -> Operation:
 
 
 def set_operation(state: State, call: SetOperation) -> Operation:
-    """Pause, resume, cancel, stop, or set another rate."""
+    """Pause, resume, cancel or stop an operation, or set another rate."""
     operation = get_operation(state, call.id)
     if call.steps is not None and is_outdated(operation, call.steps, call.status):
         return operation
@@ -82,7 +83,7 @@ def set_operation(state: State, call: SetOperation) -> Operation:
 
 
 def get_operation(state: State, id: str) -> Operation:
-    """The operation of that id."""
+    """Return the operation of that id."""
     operation = state.operations.get(id)
     if operation is None:
         raise OperationNotFound(id)
@@ -90,20 +91,20 @@ def get_operation(state: State, id: str) -> Operation:
 
 
 def list_operations(state: State, query: ListOperations) -> tuple[Operation, ...]:
-    """Newest first."""
+    """Return operations, newest first."""
     among = state.operations.at_work() if query.active_only else state.operations.newest()
     return tuple(islice((each for each in among if not (query.unfinished and each.ended)), query.limit))
 
 
 def _select(state: State, operation: Operation, limit: int) -> FoundItems:
-    """What it has still to meet. Nothing where its queue was deleted, with every item that was meant."""
+    """Return the next items of an operation. None remain if its queue was deleted, since its items were deleted too."""
     if operation.where.queue is not None and operation.where.queue not in state.queues:
         return FoundItems([], operation.position, exhausted=True)
     return state.select(operation.where, Order.OLDEST, limit, operation.position, up_to=operation.mark)
 
 
 def _target(state: State, operation: Operation, call: StepOperation, item: Record) -> ManualTarget | StaleSettings:
-    """BURY brings the verdict of the item's queue."""
+    """Return the change of an item. BURY needs the verdict of its queue."""
     if operation.verb is not Verb.BURY:
         return ManualTarget(item.id)
     queue = state.queues[item.queue].value

@@ -32,7 +32,7 @@ from redrive.stores.rules.verdicts import apply_verdict, check_verdict
 
 
 def put(state: State, call: Put) -> tuple[Receipt, ...] | StaleSettings:
-    """All of them, or none."""
+    """Put all items, or none."""
     queue = state.queue(call.queue).value
     if has_stale_verdict(call, queue):
         return StaleSettings(queue)
@@ -42,7 +42,7 @@ def put(state: State, call: Put) -> tuple[Receipt, ...] | StaleSettings:
 
 
 def known_source(state: State, queue: QueueState, source_id: ItemId) -> ItemId | None:
-    """The item that came to a queue with this source_id: for as long as it is there, and a time after."""
+    """Return the item that came to a queue with this source_id: while the item is there, and for some time after."""
     received = queue.sources.get(ledger_key(source_id))
     if received is not None and received.until > state.now:
         return received.id
@@ -55,20 +55,20 @@ def known_source(state: State, queue: QueueState, source_id: ItemId) -> ItemId |
 
 
 def remember_source(state: State, queue: QueueState, source_id: ItemId, id: ItemId) -> None:
-    """An item came with this source_id."""
+    """Record that an item came with this source_id."""
     until = Instant(state.now + LEDGER_RETENTION)
     queue.sources[source_id] = SourceEntry(id, until)
     queue.sources_until.add(source_id, (until,))
 
 
 def living_item(state: State, known: IdempotencyEntry) -> Record | None:
-    """The item of a key, in any queue, unless it is completed."""
+    """Return the item of a key, in any queue, unless it is completed."""
     item = state.items.get(known.id)
     return None if item is None or item.status is Status.COMPLETED else item
 
 
 class _Step(NamedTuple):
-    """One item of a plan. A duplicate names the item that is there already."""
+    """One item of a plan. A duplicate has the id of the existing item."""
 
     queue: QueueState
     new: NewItem
@@ -76,14 +76,15 @@ class _Step(NamedTuple):
     number: int
     duplicate: bool
     ignored: bool
-    """A duplicate by its source_id: not even a failure is added."""
+    """True for a duplicate by its source_id: not even a failure is added."""
 
 
 class PutPlan:
-    """What one or more puts will do. `add` checks and changes nothing but numbers drawn; `apply` cannot fail.
+    """The effects of one or more puts. `add` checks, and changes nothing except the allocated numbers; `apply` cannot
+    fail.
 
-    Only puts that are `alone`, and no part of another call, bring failures. What is `passing` leaves its queue in the
-    same transaction, so that the limits of the queue do not apply.
+    Only puts that are `alone`, not part of another call, bring failures. An item that is `passing` leaves its queue in
+    the same transaction, so the limits of the queue do not apply.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class PutPlan:
         self._keys: dict[tuple[str, str], IdempotencyEntry] = {}
         self._sources: dict[tuple[str, ItemId], ItemId] = {}
         self._dropped: set[ItemId] = set()
-        """Items of the plan that are gone as soon as they are put."""
+        """Items of the plan that are removed as soon as they are put."""
 
     def add(self, put: Put) -> None:
         """Check a put, together with those added before."""
@@ -120,7 +121,7 @@ class PutPlan:
         self._growth[queue.name] += adding
 
     def _add(self, queue: QueueState, new: NewItem) -> bool:
-        """Whether it will count for max_size."""
+        """Plan one item. Returns whether it counts for max_size."""
         limit = queue.value.settings.max_payload_size
         if len(new.payload) > limit and not self._passing:
             raise PayloadTooLarge("payload", len(new.payload), limit, "max_payload_size")
@@ -147,7 +148,7 @@ class PutPlan:
         return known_source(self._state, queue, new.source_id) or self._sources.get((queue.name, new.source_id))
 
     def _holder(self, queue: QueueState, new: NewItem) -> ItemId | None:
-        """The item that a known key stands for; None where a failure finds it gone, and is a new item."""
+        """Return the item of a known key; None if a failure finds that item gone, and is a new item."""
         if new.idempotency_key is None:
             return None
         planned = self._keys.get((queue.name, new.idempotency_key))
@@ -225,14 +226,14 @@ def _write(state: State, step: _Step) -> None:
     if new.verdict is not None:
         assert new.failure is not None
         step.queue.captured_total += 1
-        # It has failed outside already: the same as if it failed here at once.
+        # It failed outside already, which counts like a failure here.
         apply_verdict(
             state, item, OutcomeKind.FAILED, new.verdict, failure=new.failure, worker=new.failure.worker, note=new.note
         )
 
 
 def _add_failure(state: State, step: _Step) -> None:
-    """One more failure of work that is known. Where the item stands does not change, nor what an active lease froze."""
+    """Add a failure to a known item. Its status does not change, nor the counters of an active one."""
     item, failure = state.items[step.id], step.new.failure
     assert failure is not None
     entry = HistoryEntry(
@@ -244,7 +245,7 @@ def _add_failure(state: State, step: _Step) -> None:
         worker=failure.worker,
         note=step.new.note,
     )
-    with state.reindex(item):  # if its time has come, it is ready now
+    with state.reindex(item):  # if it is due, it is ready now
         item.history.add(entry)
         if item.status is not Status.ACTIVE:
             item.counters = count_outcome(item.counters, OutcomeKind.FAILED)

@@ -46,7 +46,7 @@ from redrive.stores.rules.state import State
 
 
 def get_overdue(state: State, query: GetOverdue) -> tuple[Overdue, ...]:
-    """Leases by their deadline, other items by their expire deadline; the oldest first."""
+    """Return expired leases and expired items, ordered by lease deadline or expire deadline; the oldest first."""
     queues = state.queues.values() if query.queue is None else (state.queue(query.queue),)
     found = [
         state.items[id]
@@ -65,7 +65,7 @@ def _overdue_since(item: Record) -> tuple[int, int]:
 
 
 def worker_leases(state: State, query: ListWorkerLeases) -> tuple[Lease, ...]:
-    """Every lease of every queue is looked at."""
+    """Return the leases of a worker. Examines every lease of every queue."""
     ids = (id for queue in state.queues.values() for id in queue.leases.until(MAX_INSTANT, len(queue.leases)))
     held = [item.to_lease() for id in ids if (item := state.items[id]).worker == query.worker]
     held.sort(key=lambda lease: (lease.leased_at, state.items[lease.id].seq))
@@ -73,31 +73,31 @@ def worker_leases(state: State, query: ListWorkerLeases) -> tuple[Lease, ...]:
 
 
 def list_audit(state: State, query: ListAudit) -> tuple[AuditEntry, ...]:
-    """Entries are numbered from 1 in the order in which they were written."""
+    """Return audit entries, newest first. They are numbered from 1 in the order of writing."""
     end = len(state.audit) if query.before is None else min(query.before - 1, len(state.audit))
     return tuple(islice(reversed(state.audit[: max(0, end)]), query.limit))
 
 
 def key_holders(state: State, query: GetIdempotencyOwners) -> dict[str, ItemId]:
-    """Keys of completed and dead items stay known, but stand against nothing that is brought back."""
+    """Return the open item of each key. Keys of completed and dead items stay known, but conflict with no redrive."""
     queue = state.queue(query.queue)
     holders = {key: idempotency_owner(state, queue, key, state.now) for key in query.keys}
     return {key: holder.id for key, holder in holders.items() if holder is not None}
 
 
 def items_by_key(state: State, query: GetItemsByKey) -> tuple[Item | None, ...]:
-    """As a put would find them."""
+    """Return the items that a put with these keys would find."""
     queue = state.queue(query.queue)
     return _whole_items(_by_key(state, queue, key) for key in query.keys)
 
 
 def get_items(state: State, query: GetItems) -> tuple[Item | None, ...]:
-    """Each by its id."""
+    """Return the items of these ids, None for an unknown one."""
     return _whole_items(state.find(id) for id in query.ids)
 
 
 def get_leases(state: State, query: GetLeases) -> tuple[Lease | None, ...]:
-    """Each by its token."""
+    """Return the leases of these tokens, None for a lost one."""
     leases: list[Lease | None] = []
     for token in query.tokens:
         try:
@@ -121,7 +121,7 @@ def _by_key(state: State, queue: QueueState, key: str) -> Record | None:
 
 
 def next_due(state: State) -> Instant | None:
-    """The earliest entry of every index that upkeep looks into, or step of an operation. It may lie in the past."""
+    """Return the earliest instant in any index of maintenance, or of the next operation step. It may be in the past."""
     instants = (
         index.first_at() for queue in state.queues.values() for index in (queue.waiting, queue.expiring, queue.leases)
     )
@@ -129,19 +129,19 @@ def next_due(state: State) -> Instant | None:
 
 
 def list_stats(state: State, query: ListStats) -> tuple[QueueStats, ...]:
-    """Of all queues, or of those that are named."""
+    """Return the statistics of all queues, or of those that are named."""
     names = state.queues if query.names is None else {name for name in query.names if name in state.queues}
     return tuple(state.queues[name].stats(state.now) for name in sorted(names))
 
 
 def list_groups(state: State, query: ListGroups) -> tuple[Group, ...]:
-    """Of one queue, or of all."""
+    """Return the groups of one queue, or of all."""
     queues = tuple(state.queues) if query.queue is None else (state.queue(query.queue).name,)
     return state.groups.of(queues, query.limit)
 
 
 def read_feed(state: State, query: ReadFeed) -> FeedPage:
-    """Of one item under every id it had, for as long as it is there."""
+    """Return a page of the feed. A reading for one item includes all its ids while the item exists."""
     ids: set[ItemId] | None = None
     if query.id is not None:
         item = state.find(query.id)
@@ -150,7 +150,7 @@ def read_feed(state: State, query: ReadFeed) -> FeedPage:
 
 
 def find_items(state: State, query: FindItems) -> Page:
-    """One page."""
+    """Return one page of items."""
     after = parse_cursor(query.where, query.order, query.cursor)
     selected = state.select(query.where, query.order, query.limit, after)
     items = tuple(item.to_item() for _, item in selected.found)
@@ -160,7 +160,7 @@ def find_items(state: State, query: FindItems) -> Page:
 
 
 def find_plan_subjects(state: State, query: FindPlanSubjects) -> PlanPage:
-    """One page."""
+    """Return one page of items for a plan."""
     where = query.where
     selected = state.select(where, Order.OLDEST, query.limit, parse_cursor(where, Order.OLDEST, query.cursor))
     items = tuple(_plan_subject(item, query.with_last) for _, item in selected.found)
@@ -191,7 +191,7 @@ def _plan_subject(item: Record, with_last: bool) -> PlanSubject:
 
 
 def count_items(state: State, query: CountItems) -> Counted:
-    """Where only the queue and the cause are asked for, all of them at once."""
+    """Count matching items. With only queue and cause as conditions, the stored counts give the complete answer."""
     where = query.where
     after = parse_cursor(where, Order.NEWEST, query.cursor)
     if where.has_stored_count and after is None:

@@ -1,4 +1,4 @@
-"""A queue as the rules see it: its settings, its indexes and its counts."""
+"""The queue of the rules: its settings, indexes and counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.stores.rules.indexes import Index
 
 
 class IdempotencyEntry(NamedTuple):
-    """What an idempotency key stands for."""
+    """The entry of an idempotency key."""
 
     id: ItemId
     digest: bytes
@@ -26,7 +26,7 @@ class IdempotencyEntry(NamedTuple):
 
     @property
     def ends_with_item(self) -> bool:
-        """Whether it is known while its item exists and is not completed, and not until an instant."""
+        """True if it is known while its item exists and is not completed, rather than until an instant."""
         return self.until == 0
 
 
@@ -55,26 +55,26 @@ class QueueState:
         self.ready: Index[ItemId] = Index()
         """Pending, not held, due: by priority, then ready_at, then seq."""
         self.waiting: Index[ItemId] = Index()
-        """Pending or failed, not held, not yet brought in: by ready_at."""
+        """Pending or failed, not held, not yet promoted: by ready_at."""
         self.expiring: Index[ItemId] = Index()
         """Pending or failed: by expire_deadline."""
         self.leases: Index[ItemId] = Index()
         """Active: by the deadline of the lease."""
         self.completed: Index[ItemId] = Index()
-        """Completed: by when."""
+        """Completed: by time of completion."""
         self.dead: Index[ItemId] = Index()
-        """Dead letters that nobody works on: by the last death."""
+        """Dead letters that are not leased: by the last death."""
         self.archived: Index[ItemId] = Index()
         """Archived and not dropped: by the last death or the completion, else by the archiving."""
         self.dropped: Index[ItemId] = Index()
-        """Dropped: by when."""
+        """Dropped: by time of the drop."""
         self.keys: MutableMapping[str, IdempotencyEntry] = {}
         self.keys_until: Index[str] = Index()
         self.sources: MutableMapping[ItemId, SourceEntry] = {}
         self.sources_until: Index[ItemId] = Index()
 
     def indexes_of(self, status: Status) -> tuple[Index[ItemId], ...]:
-        """Where an item of that status may be."""
+        """Return the indexes that may have an item of that status."""
         match status:
             case Status.PENDING | Status.FAILED:
                 return (self.ready, self.waiting, self.expiring, self.dead)
@@ -89,56 +89,56 @@ class QueueState:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name."""
         return self.value.name
 
     @property
     def size(self) -> int:
-        """What max_size counts."""
+        """The number of items that max_size limits."""
         return sum(self.counts[status] for status in OPEN_STATUSES)
 
     def check_room(self) -> None:
-        """Raise where there is no room for one more."""
+        """Raise if there is no room for one more."""
         max_size = self.value.settings.max_size
         if max_size is not None and self.size >= max_size:
             raise QueueFull(self.name, self.size, max_size)
 
     @property
     def next_at(self) -> Instant | None:
-        """When an item may next become leasable: one falls due, or a lease runs out."""
+        """The next instant at which an item may become leasable: one is due, or a lease expires."""
         instants = (self.waiting.first_at(), self.leases.first_at())
         return min((at for at in instants if at is not None), default=None)
 
     def count_ready(self) -> int:
-        """How many items are ready."""
+        """Return the number of ready items."""
         return len(self.ready)
 
     def mark_dead_queue(self) -> None:
-        """It receives the dead of another queue: now, and for ever."""
+        """Mark the queue as one that receives dead items of others. The mark is permanent."""
         if not self.value.is_dead_queue:
             self.value = msgspec.structs.replace(self.value, is_dead_queue=True)
 
     def overdue(self, now: Instant) -> bool:
-        """Whether leases ran out or items expired."""
+        """Return whether leases or items have expired."""
         return any(at is not None and at <= now for at in (self.leases.first_at(), self.expiring.first_at()))
 
     def leasable(self, now: Instant) -> bool:
-        """Whether something is ready, or has fallen due."""
+        """Return whether an item is ready or due."""
         due = self.waiting.first_at()
         return len(self.ready) > 0 or (due is not None and due <= now)
 
     def oldest_ready_at(self, at: Instant) -> Instant | None:
-        """Since when the longest-waiting ready item is ready. It is looked for among all that are."""
+        """Return the earliest ready_at of the ready items. Examines all of them."""
         due = self.waiting.first_at()
         ready = [Instant(key[1]) for key in self.ready.all_keys()]
         return min([*ready, due] if due is not None and due <= at else ready, default=None)
 
     def stats(self, at: Instant) -> QueueStats:
-        """The counts, and since when the oldest ready item waits."""
+        """Return the counts, and the ready time of the oldest ready item."""
         return self.stats_with(self.oldest_ready_at(at), at)
 
     def stats_with(self, oldest_ready_at: Instant | None, at: Instant) -> QueueStats:
-        """The same, where that is known."""
+        """Return the same for a known ready time."""
         return QueueStats(
             queue=self.name,
             pending=self.counts[Status.PENDING],

@@ -23,7 +23,7 @@ from redrive.stores.rules.state import State
 
 
 def create_queue(state: State, call: CreateQueue) -> Queue:
-    """The same settings again give the queue that is there."""
+    """Create a queue. If it exists with the same settings, return it."""
     there = state.queues.get(call.name)
     if there is not None:
         if there.value.settings != call.settings:
@@ -39,7 +39,7 @@ def create_queue(state: State, call: CreateQueue) -> Queue:
 
 
 def update_queue(state: State, call: UpdateQueue) -> Queue | StaleSettings:
-    """Every update makes a new version, also one that changes nothing."""
+    """Replace the settings. Every update makes a new version, even without a change."""
     queue = state.queue(call.name)
     if call.version != queue.value.version:
         return StaleSettings(queue.value)
@@ -51,7 +51,8 @@ def update_queue(state: State, call: UpdateQueue) -> Queue | StaleSettings:
 
 
 def set_paused(state: State, call: SetPaused) -> Queue:
-    """The version stays: no verdict depends on it. What is ready in a queue that goes on has arrived."""
+    """Pause or resume a queue. The version stays: no verdict depends on it. Ready items of a resumed queue are
+    arrivals."""
     queue = state.queue(call.name)
     if call.paused != queue.value.paused:
         queue.value = msgspec.structs.replace(queue.value, paused=call.paused)
@@ -63,7 +64,7 @@ def set_paused(state: State, call: SetPaused) -> Queue:
 
 
 def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
-    """Every change makes a new version: verdicts depend on which breakers are open."""
+    """Set the breakers. Every change makes a new version: verdicts depend on which breakers are open."""
     queue = state.queue(call.name)
     before = queue.value
     if call.version != before.version or call.former_gate != gate_named(before.gates, BREAKER_GATE):
@@ -81,7 +82,7 @@ def set_breakers(state: State, call: SetBreakers) -> Queue | StaleSettings:
 
 
 def set_source_queue(state: State, call: SetSourceQueue) -> Queue:
-    """A queue of another store sends its dead here, or does so no longer."""
+    """Record whether a queue of another store uses this one as its dead queue."""
     queue = state.queue(call.name)
     if call.used:
         check_source_queue(call.name, queue.value.settings)
@@ -93,7 +94,7 @@ def set_source_queue(state: State, call: SetSourceQueue) -> Queue:
 
 
 def delete_queue(state: State, call: DeleteQueue) -> int:
-    """What the queue remembered (idempotency keys, source ids) goes with it."""
+    """Delete a queue with its idempotency keys and source ids."""
     queue = state.queue(call.name)
     if users := (*source_queues_of(call.name, state.settings()), *queue.value.source_queues):
         raise QueueInUse(call.name, users)

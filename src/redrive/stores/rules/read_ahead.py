@@ -1,4 +1,4 @@
-"""What calls name, to read it together before the first of them is executed."""
+"""Names in a batch of calls, to read them together before the first call is executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ids_of(calls: Sequence[Call]) -> Iterator[ItemId]:
 
 
 def queues_of(calls: Sequence[Call]) -> list[str]:
-    """Return the queues that items come to."""
+    """Return the queues that receive items."""
     return [call.queue for call in calls if isinstance(call, Put | Import | Receive)]
 
 

@@ -1,4 +1,4 @@
-"""An item as the rules see it, and the values that it is shown as."""
+"""The item of the rules, and the values that queries and calls return for it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class LeaseState:
     leased_at: Instant
     deadline: Instant
     dead_reason: DeadReason | None = None
-    """Why the item died, if it was leased although it is dead."""
+    """Reason of the death of an item that was leased although it is dead."""
 
 
 class History:
-    """The first and the last entries in full; those between are only counted."""
+    """The first and the last entries in full; those in between are only counted."""
 
     __slots__ = ("_first", "_last", "_omitted")
 
@@ -63,7 +63,7 @@ class History:
             self.add(entry)
 
     def add(self, entry: HistoryEntry) -> None:
-        """Write down what happened."""
+        """Append an entry."""
         if len(self._first) < HISTORY_FIRST:
             self._first.append(entry)
             return
@@ -71,26 +71,26 @@ class History:
         self._last.append(entry)
 
     def entries(self) -> tuple[HistoryEntry, ...]:
-        """What is kept, oldest first."""
+        """Return the kept entries, oldest first."""
         return (*self._first, *self._last)
 
     @property
     def omitted(self) -> int:
-        """How many are only counted."""
+        """The number of entries that are only counted."""
         return self._omitted
 
     def last(self) -> HistoryEntry | None:
-        """The newest."""
+        """Return the newest entry."""
         entries = self.entries()
         return entries[-1] if entries else None
 
     def copy(self) -> History:
-        """The same, for another item."""
+        """Return a copy for another item."""
         return History(self.entries(), self.omitted)
 
 
 class DeadLetterKey(NamedTuple):
-    """Where a dead letter is found: in which queue, under which cause, as which death, and when."""
+    """The position of a dead letter: its queue, cause, death number and time of death."""
 
     queue: str
     fingerprint: str
@@ -100,10 +100,11 @@ class DeadLetterKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """An item as it is now. Only `State` changes its status, its queue and its id, so that the indexes stay true."""
+    """The current state of an item. Only `State` changes its status, queue and id, so that the indexes stay
+    consistent."""
 
     ids: list[ItemId]
-    """Every id it has had; the last one is its own."""
+    """Every id it has had, the current one last."""
     queue: str
     status: Status
     payload: bytes
@@ -112,11 +113,11 @@ class Record:
     priority: int
     put_at: Instant
     seq: int
-    """Its place among items of the same priority and ready_at."""
+    """Position among items of the same priority and ready_at."""
     ready_at: Instant
-    """From when it may be leased. Kept while it is leased or archived, so that it can return to its old place."""
+    """Earliest time of a lease. Kept while it is leased or archived, so that it can return to its old position."""
     expire_timeout: int | None
-    """The one it was put with; None takes that of whatever queue it is in."""
+    """The timeout of the put; None uses that of its current queue."""
     expire_deadline: Instant | None
     holders: Holders = ()
     idempotency_key: str | None = None
@@ -130,55 +131,56 @@ class Record:
     completed_at: Instant | None = None
     result: Result | None = None
     archived_from: Status | None = None
-    """What it was before it was archived, and is again when it is restored (archived)."""
+    """The status before it was archived, which a restore sets again (archived)."""
     history: History = field(default_factory=History)
     deaths: list[Death] = field(default_factory=list)
     is_in_dead_queue: bool = False
-    """It lies in a dead queue because it died, and was not redriven from there."""
+    """True if it is in a dead queue because it died, and was not redriven from there."""
     death_number: int = 0
-    """Allocated at its last death, or when it was archived as no dead letter: its place among such items."""
+    """Allocated at its last death, or when it was archived as no dead letter: its position among such items."""
     words: frozenset[str] = frozenset()
-    """What it is found by while it is a dead letter or archived."""
+    """Search terms of a dead letter or an archived one."""
     home_store: str | None = None
-    """The store that it came from as a dead letter, and that a redrive takes it back to."""
+    """The store that it came from as a dead letter, and to which a redrive returns it."""
     route: MoveRoute | None = None
-    """Where it goes and why (moving)."""
+    """Destination and reason of the move (moving)."""
 
     @property
     def id(self) -> ItemId:
-        """Its id now."""
+        """The current id."""
         return self.ids[-1]
 
     @property
     def worker(self) -> str | None:
-        """Who works on it."""
+        """The worker that holds the lease."""
         return None if self.grant is None else self.grant.worker
 
     @property
     def was_dead(self) -> bool:
-        """Whether it was leased although it is dead."""
+        """True if it was leased although it is dead."""
         return self.grant is not None and self.grant.dead_reason is not None
 
     @property
     def status_without_lease(self) -> Status:
-        """What it is, or will be if its lease is revoked."""
+        """The status, or the one after its lease is revoked."""
         return status_without_lease(self.status, was_dead=self.was_dead)
 
     @property
     def is_found_by_holder(self) -> bool:
-        """Whether Unhold finds it. Holders of an item that is moving go with it."""
+        """True if Unhold finds it. Holders of an item that is moving go with it."""
         return bool(self.holders) and self.status is not Status.MOVING
 
     @property
     def is_dead_letter(self) -> bool:
-        """Dead, or in a dead queue, or on its way to one, because it died. Completed and archived ones do not count."""
+        """True if it is dead, or in a dead queue or moving to one because it died. Completed and archived items do not
+        count."""
         if self.status is Status.DEAD or self.was_dead:
             return True
         return self.is_in_dead_queue and (self.status in OPEN_STATUSES or self.status is Status.MOVING)
 
     @property
     def is_dropped(self) -> bool:
-        """Whether it is in the archive because it was dropped."""
+        """True if it is archived because it was dropped."""
         last = self.history.last() if self.status is Status.ARCHIVED else None
         return last is not None and last.event is HistoryEvent.DROPPED
 
@@ -192,13 +194,13 @@ class Record:
 
     @property
     def retained_from(self) -> Instant:
-        """What retention counts from (archived)."""
+        """The instant from which retention counts (archived)."""
         last = self.history.last()
         return last.at if last is not None and self.is_dropped else self.ended_or_archived_at
 
     @property
     def ended_or_archived_at(self) -> Instant:
-        """When it died or was completed, else when it was archived, as its history says (archived)."""
+        """The time of death or completion, else of archiving according to the history (archived)."""
         if (death := self.death) is not None:
             return death.at
         if self.archived_from is Status.COMPLETED and self.completed_at is not None:
@@ -211,19 +213,19 @@ class Record:
 
     @property
     def number(self) -> int:
-        """The number in its id: its place among all items."""
+        """The number in its id: its position among all items."""
         return parse_id(self.id)[0]
 
     @property
     def dead_letter_key(self) -> DeadLetterKey | None:
-        """Where it is found, if it is a dead letter."""
+        """The position as a dead letter, or None."""
         if not self.is_dead_letter:
             return None
         death = self.deaths[-1]
         return DeadLetterKey(self.queue, death.cause.fingerprint, self.death_number, death.at)
 
     def snapshot(self, *, with_last: bool = False) -> ItemSnapshot:
-        """As the rules of a change by hand see it; `with_last` with the newest entry of its history."""
+        """Return the values that the rules of manual changes need; `with_last` with the newest history entry."""
         return ItemSnapshot(
             self.id,
             self.status,
@@ -238,7 +240,7 @@ class Record:
 
     @property
     def filter_subject(self) -> FilterSubject:
-        """As a filter sees it. What died, and was brought back since, is as alive as any other."""
+        """The values that a filter needs. A dead letter that was redriven since counts as an ordinary item."""
         death, counters = self.death, self.counters
         if death is not None:
             counters = msgspec.structs.replace(death.counters, redrives=counters.redrives)
@@ -263,21 +265,21 @@ class Record:
 
     @property
     def lies_in_dead_queue(self) -> bool:
-        """Whether it is a dead letter that is not dead itself."""
+        """True if it is a dead letter whose own status is not dead."""
         return self.is_dead_letter and self.status_without_lease is not Status.DEAD
 
     def words_of_death(self) -> frozenset[str]:
-        """What it is found by as a dead letter: words of its last death and of its payload."""
+        """Return its search terms as a dead letter: words of its last death and of its payload."""
         death = self.deaths[-1]
         text = death_text(death, self.history.entries())
         return search_terms_of(death.cause.error_type, text, self.payload, self.content_type)
 
     def expired(self, now: Instant) -> bool:
-        """Whether its expire deadline has passed."""
+        """Return whether its expire deadline has passed."""
         return self.expire_deadline is not None and self.expire_deadline <= now
 
     def to_item(self) -> Item:
-        """As `get` shows it. What does not belong to its status is left out."""
+        """Return the item that `get` returns. Fields that do not apply to its status are omitted."""
         death = self.death if self.status in (Status.DEAD, Status.ARCHIVED) or self.was_dead else None
         return Item(
             id=self.id,
@@ -314,12 +316,12 @@ class Record:
         )
 
     def to_move(self) -> Move:
-        """As another store takes it (moving)."""
+        """Return the move for another store (moving)."""
         assert self.route is not None
         return Move(self.to_item(), self.route, self.is_dead_letter, self.ready_at, self.expire_timeout)
 
     def to_lease(self) -> Lease:
-        """As the worker that holds it sees it."""
+        """Return the lease for its worker."""
         assert self.grant is not None
         assert self.first_leased_at is not None
         return Lease(
@@ -346,7 +348,7 @@ class Record:
         )
 
     def to_overdue(self, now: Instant) -> Overdue:
-        """As the sweep sees it."""
+        """Return the entry for the sweep of overdue items."""
         return Overdue(
             id=self.id,
             queue=self.queue,
@@ -366,7 +368,7 @@ class Record:
         reason: DeadReason | None = None,
         undo_until: Instant | None = None,
     ) -> Settled:
-        """How it stands after a change."""
+        """Return its state after a change."""
         return Settled(
             id=self.id,
             queue=self.queue,

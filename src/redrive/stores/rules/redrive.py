@@ -1,4 +1,4 @@
-"""Back to work, back again, and to another queue: retry, redrive, undo, move."""
+"""Retry, redrive, undo and move of items."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from redrive.stores.rules.verdicts import action_entry, append_action_event, mar
 
 
 def retry(state: State, action: ManualAction, item: Record, before: ItemSnapshot) -> Settled:
-    """Where it is."""
+    """Make an item pending again in its queue."""
     return _again(state, action, item, before, state.queues[item.queue])
 
 
 def redrive(state: State, action: ManualAction, target: ManualTarget, item: Record, before: ItemSnapshot) -> Settled:
-    """A dead item where it is, another dead letter where it died last; or in the queue that the action names."""
+    """Redrive a dead item in its queue, another dead letter into the queue where it died last, or either into
+    `action.to`."""
     died_in = item.deaths[-1].queue
     to = redrive_queue(before, died_in, action.to, home=item.home_store, store=state.store)
     if is_remote(to):
@@ -47,7 +48,8 @@ def redrive(state: State, action: ManualAction, target: ManualTarget, item: Reco
 
 
 def _again(state: State, action: ManualAction, item: Record, before: ItemSnapshot, queue: QueueState) -> Settled:
-    """Back to work with fresh counters and lasting holders only: in place, or in another queue under a new id."""
+    """Make an item pending with fresh counters and lasting holders only: in place, or in another queue under a new
+    id."""
     _check_target(state, item, before, queue)
     left, counters, entry = item.queue, item.counters, action_entry(state, action, HistoryEvent.REDRIVEN, item)
     moved = queue.name != left
@@ -70,7 +72,7 @@ def _again(state: State, action: ManualAction, item: Record, before: ItemSnapsho
 def _edited(
     state: State, action: ManualAction, target: ManualTarget, item: Record, before: ItemSnapshot, queue: QueueState
 ) -> Settled:
-    """The item is archived as it is, and a new one that was made of it goes to work."""
+    """Archive the item unchanged and put a new, edited one to work."""
     _check_target(state, item, before, queue)
     largest = queue.value.settings.max_payload_size
     if target.payload is not None and len(target.payload.payload) > largest:
@@ -111,7 +113,7 @@ def _edited(
 
 
 def undo(state: State, action: ManualAction, item: Record) -> Settled:
-    """Take a redrive back: to where the item was, and what it was there. Or a drop."""
+    """Undo a redrive: restore the former queue and status. Or undo a drop."""
     if item.status is Status.ARCHIVED:
         return restore(state, action, item)
     last = item.history.last()
@@ -136,7 +138,7 @@ def undo(state: State, action: ManualAction, item: Record) -> Settled:
 
 
 def move(state: State, action: ManualAction, item: Record, before: ItemSnapshot) -> Settled:
-    """To the tail of another queue, as it is. What is not due falls due when it would have."""
+    """Move an item unchanged to the tail of another queue. An item that is not due keeps its due time."""
     to = move_queue(before, action.to)
     if is_remote(to):
         return start_move(state, action, item, FeedKind.MOVED, to)
@@ -155,7 +157,7 @@ def move(state: State, action: ManualAction, item: Record, before: ItemSnapshot)
 
 
 def _check_target(state: State, item: Record, before: ItemSnapshot, queue: QueueState) -> None:
-    """Raise where an item that would be one more in a queue finds no room there, or its key with another item."""
+    """Raise if an item that adds to the size of a queue finds it full, or its key used by another item."""
     if not counts_for_max_size(before, queue.name):
         return
     queue.check_room()
@@ -163,7 +165,7 @@ def _check_target(state: State, item: Record, before: ItemSnapshot, queue: Queue
 
 
 def check_idempotency_owner(state: State, item: Record, queue: QueueState) -> None:
-    """Raise where another item of a queue, which is work, holds the key of this one."""
+    """Raise if another open item of the queue holds the key of this one."""
     if item.idempotency_key is not None:
         other = idempotency_owner(state, queue, item.idempotency_key, state.now)
         if other is not None and other is not item:
@@ -171,7 +173,7 @@ def check_idempotency_owner(state: State, item: Record, queue: QueueState) -> No
 
 
 def idempotency_owner(state: State, queue: QueueState, key: str, now: Instant) -> Record | None:
-    """The item that holds an idempotency key in a queue, if it is there and work."""
+    """Return the open item that holds an idempotency key in a queue, if there is one."""
     known = queue.keys.get(key)
     is_known = known is not None and (known.ends_with_item or known.until > now)
     item = state.items.get(known.id) if known is not None and is_known else None
@@ -181,7 +183,7 @@ def idempotency_owner(state: State, queue: QueueState, key: str, now: Instant) -
 
 
 def _expire_deadline(state: State, item: Record, queue: QueueState) -> Instant | None:
-    """Set anew. What still lies in a dead queue does not expire."""
+    """Return the new expire deadline. An item that stays a dead letter of a dead queue does not expire."""
     general = queue.value.settings.expire_timeout
     timeout = general if item.expire_timeout is None else item.expire_timeout
     return None if timeout is None or item.is_in_dead_queue else Instant(state.now + timeout)

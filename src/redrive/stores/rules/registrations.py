@@ -1,4 +1,4 @@
-"""Registrations: small values of the namespace by kind and name, some of them for a time."""
+"""Registrations: small values of the namespace by kind and name, some with an expiry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.stores.rules.state import State
 
 
 def register(state: State, call: Register) -> Registration | VersionConflict:
-    """The puts are checked before anything is changed."""
+    """Save a registration. The puts are checked before any change."""
     present = _alive(state, call.kind, call.name)
     version = 0 if present is None else present.version
     if call.version is not None and call.version != version:
@@ -29,7 +29,7 @@ def register(state: State, call: Register) -> Registration | VersionConflict:
 
 
 def unregister(state: State, call: Unregister) -> bool:
-    """One that is over is as good as none."""
+    """Remove a registration and return whether it existed. An expired one counts as absent."""
     present = _alive(state, call.kind, call.name)
     if present is not None:
         state.registrations.remove(call.kind, call.name)
@@ -38,7 +38,7 @@ def unregister(state: State, call: Unregister) -> bool:
 
 
 def list_registrations(state: State, query: ListRegistrations) -> tuple[Registration, ...]:
-    """All of a kind, or the one of a name."""
+    """Return all registrations of a kind, or the one with a name."""
     found: Iterable[Registration]
     if query.name is None:
         found = state.registrations.of(query.kind)

@@ -27,11 +27,11 @@ from redrive.telemetry import events
 _log = events.logger("redrive.store")
 
 _MOVE = ManualAction(Verb.MOVE, "reply")
-"""How a reply leaves for another store."""
+"""The action by which a reply leaves for another store."""
 
 
 def reply(state: State, call: Reply) -> Receipt:
-    """One of several replies to an item that is still leased."""
+    """Send one of several replies to an item, which stays leased."""
     item = state.leased(call.token, call.queue)
     check_reply(item)
     return _send(state, item.queue, reply_address(item.headers), _reply_to(item, call.body))
@@ -45,12 +45,12 @@ def check_reply(item: Record) -> None:
 
 
 def reply_or_refuse(state: State, item: Record, settled: Settled, body: Result) -> Settled:
-    """Send the reply of a completion. The completion is done even if that is refused."""
+    """Send the reply of a completion. A refused reply does not undo the completion."""
     return _try(state, item, settled, _reply_to(item, body))
 
 
 def apply_verdict(state: State, item: Record, outcome_kind: OutcomeKind, verdict: Verdict, **details: Any) -> Settled:
-    """Apply a checked verdict, and answer a death."""
+    """Apply a checked verdict, and send the reply to a death."""
     is_answered = isinstance(verdict, Dead) and REPLY_TO in item.headers and not item.is_dead_letter
     attempts = count_outcome(item.counters, outcome_kind).attempts
     queue = item.queue
@@ -76,7 +76,7 @@ def _try(state: State, item: Record, settled: Settled, new: NewItem, queue: str 
 
 
 def _send(state: State, queue: str, address: str, new: NewItem) -> Receipt:
-    """Put a reply; one for another store into this queue, from which it moves there."""
+    """Put a reply. A reply for another store is put into this queue, from which it moves there."""
     plan = PutPlan(state, passing=is_remote(address))
     plan.add(Put(queue if is_remote(address) else address, (new,)))
     (receipt,) = plan.apply()

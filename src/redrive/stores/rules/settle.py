@@ -1,4 +1,4 @@
-"""A delivery ends: complete, settle, return. Or goes on: extend. Each names its token."""
+"""The end of a delivery (complete, settle, return) and its extension. Each call names its token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.stores.rules.verdicts import check_verdict, return_to_dead
 
 
 def complete(state: State, call: Complete) -> Settled:
-    """The puts are checked before anything is changed. The place of the completed item is free for them."""
+    """Complete an item. The puts are checked before any change. For them, the completed item no longer counts."""
     item = state.leased(call.token, call.queue)
     largest = state.queues[item.queue].value.settings.max_payload_size
     if call.result is not None and len(call.result.payload) > largest:
@@ -46,7 +46,7 @@ def complete(state: State, call: Complete) -> Settled:
 def complete_item(
     state: State, item: Record, verb: Verb, result: Result | None = None, *, forced: bool = False
 ) -> Settled:
-    """The work is done: keep the item for a while, or remove it."""
+    """Complete an item: keep it for `keep_completed`, or remove it."""
     queue = state.queues[item.queue]
     removed = queue.value.settings.keep_completed == 0
     if removed:
@@ -60,7 +60,7 @@ def complete_item(
 
 
 def settle(state: State, call: Settle) -> Settled | StaleSettings:
-    """The delivery ended otherwise, and the verdict comes with the call."""
+    """End a delivery with an outcome other than completion. The call brings the verdict."""
     item = state.leased(call.token)
     assert item.grant is not None
     if call.outcome_kind is OutcomeKind.LOST and not call.worker_is_gone and item.grant.deadline > state.now:
@@ -76,7 +76,8 @@ def settle(state: State, call: Settle) -> Settled | StaleSettings:
 
 
 def return_lease(state: State, call: ReturnLease) -> Settled:
-    """It never ran: the delivery stays counted, the attempt does not, and it takes its old place, dead or not."""
+    """Return a lease whose item never ran: deliveries stays counted, attempts does not. The item, also a dead one,
+    keeps its old position."""
     item = state.leased(call.token, call.queue)
     worker, was_dead = item.worker, item.was_dead
     with state.change(item, Verb.RELEASE, item.status_without_lease):
@@ -94,7 +95,7 @@ def return_lease(state: State, call: ReturnLease) -> Settled:
 
 
 def extend(state: State, call: Extend) -> Instant:
-    """From now on, not from the old deadline: it may also come earlier."""
+    """Set the deadline to now + timeout. It may be earlier than the old one."""
     item = state.leased(call.token, call.queue)
     assert item.grant is not None
     timeout = state.queues[item.queue].value.settings.lease_timeout if call.timeout is None else call.timeout

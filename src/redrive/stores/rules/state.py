@@ -1,7 +1,7 @@
-"""All that is known of a namespace, and the one way in which an item changes.
+"""The state of a namespace, and the only way to change an item.
 
-Every change is: take the item out of the indexes, change it, file it again. So an item is in exactly the indexes
-that its status calls for, and no verb has to think of them.
+Every change removes the item from the indexes, changes it, and indexes it again. So an item is in exactly the indexes
+that its status calls for, and no verb has to maintain them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from redrive.stores.rules.tables import Feed, Groups, OperationTable, Registrati
 class State:
     """The queues and items of one namespace, and the instant of the transaction that is changing them.
 
-    Its parts are in memory, unless a store gives others.
+    Its parts are in memory unless a store supplies its own.
     """
 
     namespace: str
@@ -56,9 +56,9 @@ class State:
     _: KW_ONLY
     queues: MutableMapping[str, QueueState] = field(default_factory=dict)
     items: MutableMapping[ItemId, Record] = field(default_factory=dict)
-    """By every id that an item has had: an old id finds the item where it is now."""
+    """Items by every id they have had: an old id finds the current item."""
     by_number: NumberIndex = field(default_factory=NumberIndex)
-    """Every item, by the number in its id."""
+    """All items, by the number in their id."""
     letters: NumberIndex = field(default_factory=NumberIndex)
     """Dead letters, by the number of their death."""
     archived: NumberIndex = field(default_factory=NumberIndex)
@@ -69,45 +69,44 @@ class State:
     registrations: RegistrationTable = field(default_factory=RegistrationTable)
     results: ResultTable = field(default_factory=ResultTable)
     last_version: int = 0
-    """Of the settings of all queues: a verdict judged by those of another queue, or of one that was deleted, is
-    stale."""
+    """The last version of any queue's settings: a verdict by the settings of another or deleted queue is stale."""
 
     def __post_init__(self) -> None:
         self.now = Instant(0)
         self.arrivals: Counter[str] = Counter()
         """Items that became leasable in this transaction, by queue."""
         self.retimed: set[str] = set()
-        """Queues in which this transaction set a new time at which the next item falls due."""
+        """Queues in which this transaction changed the time at which the next item is due."""
         self.ended: set[str] = set()
         """Result topics of items that died or whose result was kept in this transaction."""
         self.held: dict[str, dict[ItemId, None]] = {}
         self.moving: dict[str, dict[ItemId, None]] = {}
-        """Items on their way, by where they go to; those that left first are first."""
+        """Items that are moving, by destination, in the order in which they left."""
         self.open_moves: dict[str, dict[ItemId, None]] = {}
-        """The ids that items had in other stores which may still have them, by `QUEUE@STORE`: where they are here, and
-        from where they came."""
+        """Ids of items that arrived from other stores, which may still have them, by `QUEUE@STORE`: their queue here,
+        and the store that they came from."""
         self.audit: list[AuditEntry] = []
         self._last_number = 0
 
-    # Looking
+    # Reading
 
     def queue(self, name: str) -> QueueState:
-        """The queue of that name."""
+        """Return the queue of that name."""
         queue = self.queues.get(name)
         if queue is None:
             raise QueueNotFound(name, self.namespace)
         return queue
 
     def settings(self) -> dict[str, QueueSettings]:
-        """The settings of every queue."""
+        """Return the settings of every queue."""
         return {name: queue.value.settings for name, queue in self.queues.items()}
 
     def find(self, id: ItemId) -> Record | None:
-        """The item that has or had this id."""
+        """Return the item that has or had this id."""
         return self.items.get(ItemId(id.lower()))
 
     def item(self, id: ItemId) -> Record:
-        """The same, where there has to be one."""
+        """Return the item that has or had this id. Raises ItemNotFound."""
         parse_id(id)
         item = self.find(id)
         if item is None:
@@ -115,7 +114,7 @@ class State:
         return item
 
     def leased(self, token: Token, queue: str | None = None) -> Record:
-        """The item that is active under this token: the fence. With `queue`, only in that one."""
+        """Return the item that is active under this token, the fencing token. With `queue`, only from that queue."""
         parse_token(token)
         id = item_id_of(token)
         item = self.find(id)
@@ -126,19 +125,19 @@ class State:
         return item
 
     def held_ids(self, held_by: str, limit: int) -> list[ItemId]:
-        """Some of the items that have this holder."""
+        """Return up to `limit` ids of items that have this holder."""
         return list(islice(self.held.get(held_by, ()), limit))
 
     def destinations(self) -> list[str]:
-        """Where items are on their way to."""
+        """Return the queues of other stores to which items are moving."""
         return sorted(self.moving)
 
     def moving_ids(self, to: str, limit: int) -> list[ItemId]:
-        """The items that left first for a queue in another store."""
+        """Return the items that left first for a queue in another store."""
         return list(islice(self.moving.get(to, ()), limit))
 
     def open_move_ids(self, queue: str, store: str, after: str, limit: int) -> list[ItemId]:
-        """Ids of another store, which it may still have, of items that came to a queue; in order, after one."""
+        """Return ids of another store, which it may still have, of items that came to a queue; in order, after one."""
         known = self.open_moves.get(make_address(queue, store), {})
         return nsmallest(limit, (id for id in known if id > after))
 
@@ -146,11 +145,11 @@ class State:
         """Lock idempotency keys before they are read, where a transaction does not lock the namespace."""
 
     def load_keys(self, queue: QueueState, keys: Sequence[str]) -> None:
-        """Read idempotency keys that are about to be examined, with the items that they end with, together."""
+        """Read idempotency keys that will be examined, with the items that they end with, together."""
 
     def walk(self, where: Filter, order: Order, after: int | None) -> Iterator[tuple[int, Record]]:
-        """The items that a filter may mean, with their positions: all that it does mean, and of those that it names, by
-        id or by an operation, no others."""
+        """Return candidates for a filter, with their positions: all matches, and for a filter by ids or an operation,
+        only the items that it names."""
         if where.ids is not None:
             found = named(self, where.ids, where, order, after)
         elif where.id_prefix is not None:
@@ -166,31 +165,31 @@ class State:
     def select(
         self, where: Filter, order: Order, limit: int, after: int | None = None, *, up_to: int | None = None
     ) -> FoundItems:
-        """The next items that match, after a position and up to another one. Raises QueueNotFound."""
+        """Return the next items that match, after a position and up to another one. Raises QueueNotFound."""
         return select(self, where, order, limit, after, up_to=up_to)
 
     # Changing
 
     def draw_number(self) -> int:
-        """The next number of the sequence that ids and places in line are drawn from."""
+        """Allocate the next number of the sequence for ids and positions."""
         self._last_number = max(self._last_number + 1, self.now * NUMBERS_PER_MICROSECOND)
         return self._last_number
 
     def next_version(self) -> int:
-        """A version that no settings had."""
+        """Allocate a version that no settings had."""
         self.last_version += 1
         return self.last_version
 
     def allocate_id(self, number: int) -> ItemId:
-        """An id that nobody can guess from another one."""
+        """Return a new id that cannot be guessed from another one."""
         return make_id(number, make_id_suffix(secrets.randbits(SALT_BITS)))
 
     def digest(self, new: NewItem) -> bytes:
-        """What distinguishes two items with one idempotency key."""
+        """Return what distinguishes two items with one idempotency key."""
         return hashlib.sha256(new.content_type.encode() + b"\0" + new.payload).digest()
 
     def aside_key(self, item: Record) -> str:
-        """Under which the idempotency key of a dropped item is kept. No key of a put has a NUL."""
+        """Return the key that keeps the entry of a dropped item's idempotency key. No key of a put has a NUL."""
         return f"\0{item.ids[0]}"
 
     def begin(self, now: Instant) -> None:
@@ -201,7 +200,7 @@ class State:
         self.ended.clear()
 
     def add(self, item: Record) -> None:
-        """A new item, in the status that it has."""
+        """Add a new item, in its current status."""
         self.items[item.id] = item
         self.by_number.add(item.number, item)
         self._index(item)
@@ -209,7 +208,8 @@ class State:
 
     @contextmanager
     def change(self, item: Record, verb: Verb, status: Status, *, forced: bool = False) -> Iterator[None]:
-        """Within this, the item has the new status and may be changed. Nothing is touched if the table forbids it."""
+        """Set the new status of an item, which may be changed within this context. A forbidden transition changes
+        nothing."""
         check_transition(verb, item.status, status, forced=forced)
         with self.reindex(item):
             item.status = status
@@ -225,7 +225,7 @@ class State:
 
     @contextmanager
     def reindex(self, item: Record) -> Iterator[None]:
-        """Within this, the item may be changed in ways that matter to the indexes; its status stays."""
+        """Index an item again after this context, in which indexed fields other than the status may be changed."""
         letter = item.dead_letter_key
         self._unindex(item)
         try:
@@ -235,15 +235,15 @@ class State:
             self._regroup(item, letter, item.dead_letter_key)
 
     def index_words(self, item: Record) -> None:
-        """Within a change: a dead letter is found by the words of its last death and its payload."""
+        """Index a dead letter by the words of its last death and its payload. Call it within a change."""
         item.words = item.words_of_death()
 
     def open_move(self, queue: str, store: str, source_id: ItemId) -> None:
-        """An item came to a queue from another store, which still has it."""
+        """Record that an item came to a queue from another store, which still has it."""
         self.open_moves.setdefault(make_address(queue, store), {})[source_id] = None
 
     def close_move(self, queue: str, store: str, source_id: ItemId) -> None:
-        """The other store has it no longer."""
+        """Record that the other store no longer has the item."""
         address = make_address(queue, store)
         ids = self.open_moves.get(address, {})
         ids.pop(source_id, None)
@@ -251,17 +251,17 @@ class State:
             self.open_moves.pop(address, None)
 
     def forget_open_moves(self, queue: str) -> None:
-        """The queue goes, with what it remembers."""
+        """Forget the open moves of a queue that is deleted."""
         for address in [address for address in self.open_moves if split_address(address)[0] == queue]:
             del self.open_moves[address]
 
     def to_tail(self, item: Record, delay: int = 0) -> None:
-        """Within a change: behind all others that are ready at that instant."""
+        """Move an item behind all others that are ready at that instant. Call it within a change."""
         item.ready_at = Instant(self.now + delay)
         item.seq = self.draw_number()
 
     def move(self, item: Record, to: str) -> None:
-        """Within a change: to the tail of another queue, under a new id. When it is ready does not change."""
+        """Move an item to the tail of another queue, under a new id; ready_at stays. Call it within a change."""
         if item.origin_id is None:
             item.origin_id, item.origin_queue = item.id, item.queue
         item.source_id = item.id
@@ -273,7 +273,7 @@ class State:
         self.by_number.add(item.number, item)
 
     def remove(self, item: Record, verb: Verb, *, forced: bool = False) -> None:
-        """For good, with every id it has had."""
+        """Remove an item permanently, with every id it has had."""
         check_transition(verb, item.status, None, forced=forced)
         letter = item.dead_letter_key
         self._unindex(item)
@@ -283,28 +283,28 @@ class State:
         self._regroup(item, letter, None)
 
     def remove_all(self, queue: str) -> None:
-        """Every item of a queue, in whatever status, for good."""
+        """Remove every item of a queue permanently, in any status."""
         for item in [item for id, item in self.items.items() if item.queue == queue and item.id == id]:
             self.remove(item, Verb.DROP, forced=True)
 
     def sweep_removed(self, limit: int) -> int:
-        """Free what items of deleted queues still take up, up to so many of them. Gives how many."""
+        """Free the storage of up to `limit` items of deleted queues. Returns how many."""
         return 0
 
     def wake_awaiting(self, item: Record) -> None:
-        """Wake callers that await how the item ends, under every id it has had."""
+        """Wake callers that await the end of the item, under every id it has had."""
         self.ended.update(map(result_topic, item.ids))
 
     def write_audit(
         self, actor: str, verb: str, queue: str | None, ids: tuple[ItemId, ...], count: int, note: str | None = None
     ) -> None:
-        """Write down who changed what."""
+        """Write an audit row."""
         self.audit.append(AuditEntry(len(self.audit) + 1, self.now, actor, verb, queue, ids, count, note))
 
     # The indexes
 
     def _regroup(self, item: Record, before: DeadLetterKey | None, after: DeadLetterKey | None) -> None:
-        """An item that stays the same letter does not leave its group, not even for a moment."""
+        """Move an item between groups. If its key is unchanged, it does not leave its group even temporarily."""
         if before == after:
             return
         if before is not None:
@@ -395,6 +395,6 @@ class State:
             del self.moving[item.route.to]
 
     def _reindex_times(self, queue: QueueState, item: Record) -> None:
-        """An item waits: the queue may have a new time at which its next item falls due."""
+        """Record that the queue has a new due time, if the waiting item is its first."""
         if queue.waiting.first() == item.id:
             self.retimed.add(queue.name)

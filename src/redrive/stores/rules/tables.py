@@ -22,23 +22,23 @@ from redrive.stores.rules.record import DeadLetterKey, Record
 
 
 class Feed:
-    """What happened in a namespace."""
+    """The feed of a namespace."""
 
     def __init__(self) -> None:
         self._entries: list[FeedEntry] = []
 
     def add(self, entry: FeedEntry) -> None:
-        """Write down what happened; its number is larger than every other."""
+        """Append an entry; its number is larger than every other."""
         self._entries.append(entry)
 
     def forget(self, until: int, limit: int) -> int:
-        """Remove at most so many entries of that instant or earlier. Returns how many."""
+        """Remove at most `limit` entries of that instant or earlier. Returns how many."""
         count = sum(1 for _ in takewhile(lambda entry: entry.at <= until, self._entries[:limit]))
         del self._entries[:count]
         return count
 
     def read(self, query: ReadFeed, ids: Set[ItemId] | None) -> FeedPage:
-        """Some of it. `ids` are all those of the item that is asked for."""
+        """Return a page. `ids` are all those of the item that the query names."""
         after = 0 if query.after is None else query.after
         start = bisect_right(self._entries, after, key=lambda entry: entry.number)
         end = len(self._entries)
@@ -67,7 +67,7 @@ class _Members:
     first_at: Instant
     last_at: Instant
     items: dict[int, Record] = field(default_factory=dict)
-    """By the number of their death."""
+    """Items by death number."""
 
 
 class Groups:
@@ -77,7 +77,7 @@ class Groups:
         self._members: defaultdict[str, dict[str, _Members]] = defaultdict(dict)
 
     def join(self, letter: DeadLetterKey, item: Record) -> None:
-        """An item is a dead letter now."""
+        """Add an item that became a dead letter."""
         at = letter.died_at
         members = self._members[letter.queue].setdefault(letter.fingerprint, _Members(at, at))
         members.first_at = min(members.first_at, at)
@@ -85,14 +85,14 @@ class Groups:
         members.items[letter.number] = item
 
     def leave(self, letter: DeadLetterKey) -> None:
-        """It is one no longer."""
+        """Remove an item that is no longer a dead letter."""
         members = self._members[letter.queue][letter.fingerprint]
         del members.items[letter.number]
         if not members.items:
             del self._members[letter.queue][letter.fingerprint]
 
     def count(self, queues: Iterable[str], fingerprint: str | None) -> int:
-        """How many dead letters of some queues there are, of one cause or of all."""
+        """Return the number of dead letters of some queues, of one cause or of all."""
         return sum(
             len(members.items)
             for queue in queues
@@ -101,7 +101,7 @@ class Groups:
         )
 
     def of(self, queues: Iterable[str], limit: int) -> tuple[Group, ...]:
-        """The groups of some queues, largest first, then newest, then by fingerprint."""
+        """Return the groups of some queues, largest first, then newest, then by fingerprint."""
         found: defaultdict[str, dict[str, _Members]] = defaultdict(dict)
         for queue in queues:
             for fingerprint, members in self._members[queue].items():
@@ -139,23 +139,23 @@ class OperationTable:
         self._changed: dict[str, dict[ItemId, None]] = {}
 
     def get(self, id: str) -> Operation | None:
-        """The operation of that id."""
+        """Return the operation of that id."""
         return self._operations.get(id)
 
     def save(self, operation: Operation) -> None:
-        """Write it down as it is now."""
+        """Save its current state."""
         self._operations[operation.id] = operation
 
     def newest(self) -> Iterator[Operation]:
-        """All of them, newest first."""
+        """Return all operations, newest first."""
         return reversed(self._operations.values())
 
     def at_work(self) -> Iterator[Operation]:
-        """Those that somebody has to see to, newest first."""
+        """Return active operations, newest first."""
         return (each for each in self.newest() if each.is_active)
 
     def forget(self, until: int, limit: int) -> int:
-        """Remove at most so many that ended at that instant or earlier. Returns how many."""
+        """Remove at most `limit` operations that ended at that instant or earlier. Returns how many."""
         over = [each.id for each in self._operations.values() if each.ended and each.updated_at <= until][:limit]
         for id in over:
             del self._operations[id]
@@ -163,15 +163,15 @@ class OperationTable:
         return len(over)
 
     def next_at(self) -> Instant | None:
-        """When the next step of any of them may run."""
+        """Return the earliest instant at which a step may run."""
         return min((each.next_at for each in self._operations.values() if each.is_running), default=None)
 
     def remember(self, id: str, item: ItemId) -> None:
-        """It changed the item that had this id then."""
+        """Record that an operation changed the item that had this id then."""
         self._changed.setdefault(id, {})[item] = None
 
     def changed(self, id: str, item: Record) -> bool:
-        """Whether it changed this item, under whatever id that had then."""
+        """Return whether an operation changed this item, under any of its ids."""
         changed = self._changed.get(id, {})
         return any(each in changed for each in item.ids)
 
@@ -183,23 +183,23 @@ class RegistrationTable:
         self._known: dict[tuple[str, str], Registration] = {}
 
     def get(self, kind: str, name: str) -> Registration | None:
-        """What is written under that name."""
+        """Return the registration of that name."""
         return self._known.get((kind, name))
 
     def of(self, kind: str) -> Iterable[Registration]:
-        """All of a kind, in no order."""
+        """Return all registrations of a kind, in no order."""
         return [each for each in self._known.values() if each.kind == kind]
 
     def save(self, registration: Registration) -> None:
-        """Write it down, in place of what was there."""
+        """Save a registration, replacing the previous one."""
         self._known[registration.kind, registration.name] = registration
 
     def remove(self, kind: str, name: str) -> None:
-        """One that is there."""
+        """Remove a registration that exists."""
         del self._known[kind, name]
 
     def forget(self, now: Instant, limit: int) -> int:
-        """Remove at most so many whose time is over. Returns how many."""
+        """Remove at most `limit` expired registrations. Returns how many."""
         over = [key for key, each in self._known.items() if not each.is_alive(now)][:limit]
         for key in over:
             del self._known[key]
@@ -207,25 +207,25 @@ class RegistrationTable:
 
 
 class ResultTable:
-    """Results by every id that an item had."""
+    """Kept results by every id of their item."""
 
     def __init__(self) -> None:
         self._known: dict[ItemId, tuple[KeptResult, Instant]] = {}
         self._until: Index[ItemId] = Index()
 
     def get(self, id: ItemId, now: Instant) -> KeptResult | None:
-        """The result, until its time is over."""
+        """Return the result, until it expires."""
         result, until = self._known.get(id, (None, now))
         return result if until > now else None
 
     def keep(self, ids: Sequence[ItemId], result: KeptResult, until: Instant) -> None:
-        """Keep it under these ids."""
+        """Keep a result under these ids."""
         for id in ids:
             self._known[id] = (result, until)
             self._until.add(id, (until,))
 
     def forget(self, now: Instant, limit: int) -> int:
-        """Remove at most so many whose time is over. Returns how many."""
+        """Remove at most `limit` expired results. Returns how many."""
         over = self._until.until(now, limit)
         for id in over:
             self._until.discard(id)

@@ -1,4 +1,4 @@
-"""Apply a verdict or a manual change to an item, with its history, death record and feed. The store never judges."""
+"""Application of verdicts and manual changes to an item, its history, deaths and feed. The store never judges."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = events.logger("redrive.store")
 def check_verdict(
     state: State, queue: str, outcome_kind: OutcomeKind, verdict: Verdict, *, was_dead: bool = False
 ) -> None:
-    """Raise unless the verdict can be carried out on an item of that queue whose delivery ended so."""
+    """Raise unless the verdict is applicable to an item of that queue whose delivery has this outcome."""
     judge.check_verdict(queue, outcome_kind, verdict, was_dead=was_dead)
     if isinstance(verdict, Dead) and verdict.to is not None and not is_remote(verdict.to) and not was_dead:
         state.queue(verdict.to)
@@ -46,10 +46,10 @@ def apply_verdict(
     operation: str | None = None,
     forced: bool = False,
 ) -> Settled:
-    """Count the ending, write it down, and do as a verdict says that was checked before.
+    """Count the outcome, record it, and apply a verdict that was checked before.
 
-    One that was leased although it is dead is dead again, regardless of the verdict.
-    `worker` is named where it held no lease.
+    An item that was leased although it is dead is dead again, regardless of the verdict. `worker` names the worker if
+    it held no lease.
     """
     entry = HistoryEntry(
         at=state.now,
@@ -83,7 +83,7 @@ def apply_verdict(
 
 
 def return_to_dead(state: State, item: Record) -> Settled:
-    """The result of a delivery of a dead item, which is dead again. Callers that await it are woken."""
+    """Return the result of a delivery of a dead item, which is dead again, and wake callers that await it."""
     state.wake_awaiting(item)
     return item.to_settled(reason=item.deaths[-1].reason)
 
@@ -91,7 +91,7 @@ def return_to_dead(state: State, item: Record) -> Settled:
 def _die_again(
     state: State, item: Record, outcome_kind: OutcomeKind, counters: Counters, entry: HistoryEntry, forced: bool
 ) -> Settled:
-    """It is dead as it was: by the same death, in the same place, and answered already."""
+    """Make the item dead again, with the same death and position and no second answer; count the delivery."""
     with state.change(item, DELIVERY_ENDS[outcome_kind].verb, Status.DEAD, forced=forced):
         item.counters = counters
         item.history.add(entry)
@@ -100,7 +100,7 @@ def _die_again(
 
 
 def _append_ending(state: State, item: Record, entry: HistoryEntry) -> None:
-    """Record the end of a delivery, after which nothing died, in the feed."""
+    """Record the end of a delivery that caused no death in the feed."""
     kind = FEED_KIND_BY_EVENT.get(entry.event)
     if kind is None:
         return
@@ -184,7 +184,7 @@ def _apply_death(
 
 
 def mark_dead(state: State, item: Record) -> None:
-    """Within a change: it is the last of the dead, and found by its words where the queue it lies in wants that."""
+    """Make the item the last of the dead, and index its words if its queue has search. Call it within a change."""
     item.death_number = state.draw_number()
     item.words = frozenset()
     if state.queues[item.queue].value.settings.search:
@@ -194,7 +194,7 @@ def mark_dead(state: State, item: Record) -> None:
 def action_entry(
     state: State, action: ManualAction, event: HistoryEvent, item: Record, *, to: str | None = None
 ) -> HistoryEntry:
-    """Return the history entry of a manual change, before the item is changed. `to` is its target in another store."""
+    """Return the history entry of a manual change, before the item is changed. `to` is a target in another store."""
     before = item.status_without_lease
     return action.history_entry(state.now, event, item.queue, item.counters.deliveries, before, to=to)
 

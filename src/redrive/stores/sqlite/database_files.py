@@ -1,4 +1,4 @@
-"""The files of one database: where they are, and who may read and write them."""
+"""The files of one database: their location and their modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 def locate(path: Path) -> Path:
-    """The path without symbolic links, so that log and lock have the same names for all who open the file."""
+    """Return the path without symbolic links, so that log and lock have the same names for every process."""
     found = Path(os.path.realpath(path))
     if found.is_dir():
         raise NotAStore(str(path), "it is a folder")
@@ -25,17 +25,19 @@ def locate(path: Path) -> Path:
 
 
 def create_database(path: str, mode: int) -> None:
-    """Create an empty database with this mode, where there is none.
+    """Create an empty database with this mode, unless it exists.
 
-    SQLite gives its log and index the mode of the database, and would create that one as the umask says. Only for
-    callers that have the turn: closing the file would end the locks of another connection in this process.
+    SQLite gives log and index the mode of the database, and would create the database itself according to the umask.
+    Only for callers that have the turn: closing the file would end the locks of another connection in this process.
 
-    A log without its database holds what was acknowledged, and SQLite would remove it.
+    A log without its database contains acknowledged changes, and SQLite would remove it.
     """
     log = f"{path}-wal"
     if not os.path.exists(path) and os.path.exists(log) and os.path.getsize(log):
         raise StoreUnavailable(
-            path, f"it was removed or renamed, and its log is still there; put it back, or remove {log} to begin anew"
+            path,
+            f"it was removed or renamed, and its log is still there; restore it, or remove {log} to start with an "
+            "empty store",
         )
     try:
         file = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, mode)
@@ -46,7 +48,8 @@ def create_database(path: str, mode: int) -> None:
 
 
 def open_lock(path: str, mode: int) -> int:
-    """Open the lock of a database. It is created for those who may write to the database, or could if it existed."""
+    """Open the lock of a database. It is created for the users who may write to the database, or could if it
+    existed."""
     lock = f"{path}-lock"
     try:
         database = _stat(path)
@@ -65,18 +68,18 @@ def open_lock(path: str, mode: int) -> int:
 
 
 def names_of(path: str) -> int:
-    """How many names (hard links) the database has."""
+    """Return the number of names (hard links) of the database."""
     return os.stat(path).st_nlink
 
 
 def check_names(path: str) -> None:
-    """Refuse a database that has two names: SQLite would give it a log for each, and lose what is in one of them."""
+    """Refuse a database that has two names: SQLite would use a separate log for each, and lose the content of one."""
     if (names := names_of(path)) > 1:
         raise StoreUnavailable(path, several_names(names))
 
 
 def several_names(names: int) -> str:
-    """What is wrong with a database that has so many names."""
+    """Return the problem text for a database with this number of names."""
     return (
         f"the file has {names} names (hard links), and a program that opens another one would not see what is in the "
         f"log of this one; remove all names but one, or use symbolic links"
@@ -84,7 +87,8 @@ def several_names(names: int) -> str:
 
 
 def _give(file: int, mode: int, like: os.stat_result | None = None) -> None:
-    """Give a new file its mode, whatever the umask is, and what root creates to the owner of the database."""
+    """Set the mode of a new file, regardless of the umask. If root creates it, the owner of the database becomes its
+    owner."""
     if hasattr(os, "fchmod"):
         os.fchmod(file, mode)
         if like is not None and os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""One SQLite file as the engine sees it: connections, transactions, fork, and its errors."""
+"""Connections, transactions, forks and errors of one SQLite file."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ from redrive.stores.sqlite.file_identity import FileGuard
 from redrive.stores.sqlite.write_lock import WriteLock
 
 OLDEST_ENGINE = (3, 51, 3)
-"""Before this one, two connections that write or checkpoint can lose committed data (the WAL-reset bug)."""
+"""Oldest supported SQLite. In earlier ones, two connections that write or checkpoint can lose committed data (the
+WAL-reset bug)."""
 PAGE_BYTES = 4096
 WRITER_CACHE_KIB = 64 * 1024
 READER_CACHE_KIB = 16 * 1024
-"""A long read, such as an export, fills it; the pages are in the system cache anyway."""
+"""Cache of the reader. A long read, such as an export, fills it; the pages are in the system cache anyway."""
 BUSY_TIMEOUT_MS = 10_000
-"""How long to wait for a lock that a connection outside Redrive holds."""
+"""Maximum wait for a lock that a connection outside Redrive holds."""
 LONGEST_PAUSE_SECONDS = 10.0
-"""How long a fork waits for a thread that is inside SQLite."""
+"""Maximum wait of a fork for a thread that is inside SQLite."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 """The log file is truncated to this size when it restarts."""
 
@@ -52,25 +53,25 @@ _T = TypeVar("_T")
 class Engine:
     """Connections to one file. `transact` is for one thread at a time; the rest for any. `Closed` once it is closed.
 
-    A fork waits until no thread is inside SQLite, and the child closes what it inherited at once. SQLite remembers
-    per process which locks it holds on a file: connections that a child opened beside inherited ones would hold none,
-    and the parent, closing its own, would delete the log that the child writes to.
+    A fork waits until no thread is inside SQLite, and the child immediately closes the inherited connections. SQLite
+    records per process which locks it holds on a file: connections that a child opened beside inherited ones would hold
+    none, and the parent, closing its own, would delete the log that the child writes to.
     """
 
     def __init__(self, path: Path, *, relaxed: bool, mode: int = OWNER_ONLY) -> None:
-        """mode: who may read and write the files that are created."""
+        """mode: the permissions of files that are created."""
         self.name = str(path)
         self.mode = mode
         self.relaxed = relaxed
         self.alone = False
-        """Whether no other process has committed since the last transaction."""
+        """True if no other process has committed since the last transaction."""
         _check_engine()
         with self.translated():
             self.name = str(database_files.locate(path))
             self._open()
 
     def _open(self) -> None:
-        # Locks that know who holds them: a fork lets go of those that it took, wherever a handler interrupted it.
+        # Reentrant locks know their owner: a fork releases those that it took, wherever a handler interrupted it.
         self._writing = threading.RLock()
         self._reading = threading.RLock()
         self._closed = True
@@ -98,7 +99,7 @@ class Engine:
             raise
 
     def _connect(self, cache_kib: int) -> apsw.Connection:
-        connection = apsw.Connection(self.name, apsw.SQLITE_OPEN_READWRITE)  # what does not exist is not created
+        connection = apsw.Connection(self.name, apsw.SQLITE_OPEN_READWRITE)  # never creates a missing file
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         if connection.readonly("main"):
             connection.close()
@@ -110,23 +111,23 @@ class Engine:
             raise StoreUnavailable(self.name, "its file system does not support the WAL mode; use a local disk")
         connection.pragma("synchronous", "NORMAL" if self.relaxed else "FULL")
         connection.pragma("cache_size", -cache_kib)
-        # Without it, a statement is planned again for other values, which takes longer than executing it.
+        # Without it, SQLite plans a statement again for other values, which takes longer than executing it.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.pragma("temp_store", "MEMORY")
         connection.pragma("journal_size_limit", LOG_LIMIT_BYTES)
         connection.wal_autocheckpoint(0)
-        # The last one to close removes the log by its name, which may be that of another database by then.
+        # The last connection to close removes the log by its name, which may be that of another database by then.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.set_wal_hook(self._checkpointer.log_grew)
-        connection.pragma("user_version")  # the log is opened, or created, by whatever is read first
+        connection.pragma("user_version")  # the first read opens or creates the log
         return connection
 
     def transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
-        """Do the work in a write transaction, which is durable when this returns.
+        """Execute the work in a write transaction, which is durable when this returns.
 
-        Once COMMIT was sent it is done, or `OutcomeUnknown`. A refusal needs proof that nothing was changed: COMMIT was
-        never sent, or the engine says that it was rolled back. What neither the engine nor the work raised comes out
-        as it is.
+        Once COMMIT was sent, it is committed or `OutcomeUnknown`. A refusal needs proof that nothing was changed:
+        COMMIT was never sent, or the engine reports a rollback. Exceptions from outside the engine and the work are
+        raised unchanged.
         """
         with self._writing:
             self._check_open()
@@ -136,7 +137,7 @@ class Engine:
         return result
 
     def _transact(self, work: Callable[[apsw.Connection], _T]) -> _T:
-        """In a turn, and in any thread."""
+        """Execute the work in a turn, in any thread."""
         self._guard.check()
         self._roll_back()  # left open by a transaction that was interrupted during its rollback
         result = self._commit(work)
@@ -161,7 +162,7 @@ class Engine:
         return result
 
     def _outcome(self, error: BaseException, sent: bool) -> BaseException:
-        """Return what an error means for the transaction. A disk that is full at COMMIT rolls it back."""
+        """Return the error that an exception means for the transaction. A disk that is full at COMMIT rolls it back."""
         if self._roll_back() or not sent or isinstance(error, apsw.FullError):
             return self.translate(error)
         if isinstance(error, apsw.Error):
@@ -169,7 +170,7 @@ class Engine:
         return error
 
     def _check_committed(self) -> None:
-        """Acknowledge nothing that went into files which are no longer those of the store."""
+        """Refuse to acknowledge a commit to files that are no longer those of the store."""
         try:
             self._guard.check()
         except StoreUnavailable as error:
@@ -185,7 +186,7 @@ class Engine:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
-        """A connection that sees one snapshot, which includes every acknowledged commit."""
+        """Open a connection in one snapshot, which includes every acknowledged commit."""
         with self.translated(), self._reading:
             reader = self._open_reader()
             reader.execute("BEGIN")
@@ -196,12 +197,12 @@ class Engine:
                     reader.execute("ROLLBACK")
 
     def data_version(self) -> int:
-        """A number that changes when a connection other than the reader has committed."""
+        """Return a number that changes when a connection other than the reader has committed."""
         with self.translated(), self._reading:
             return data_version(self._open_reader())
 
     def log_bytes(self) -> int:
-        """How large the log is."""
+        """Return the size of the log."""
         try:
             return os.path.getsize(f"{self.name}-wal")
         except OSError:
@@ -212,7 +213,7 @@ class Engine:
         self.check_files()
         if self._reader is None:
             self._reader = self._connect(READER_CACHE_KIB)
-            self.check_files()  # it may be on something else that was put there this moment
+            self.check_files()  # another file may have been put there in between
         return self._reader
 
     def _check_open(self) -> None:
@@ -226,22 +227,22 @@ class Engine:
             self._open()
 
     def pause(self) -> None:
-        """Before a fork: wait until no thread is inside SQLite, and let none in."""
+        """Wait before a fork until no thread is inside SQLite, and admit none."""
         for lock in self._locks:
             lock.acquire(timeout=LONGEST_PAUSE_SECONDS)
 
     def resume(self) -> None:
-        """After a fork, in the parent: let go of what `pause` took, if anything. Twice is no error."""
+        """Release in the parent, after a fork, the locks that `pause` took, if any. A second call does nothing."""
         for lock in self._locks:
             _let_go(lock)
 
     @property
     def _locks(self) -> tuple[threading.RLock, ...]:
-        """A thread that is inside SQLite holds one of them."""
+        """The locks. A thread that is inside SQLite holds one of them."""
         return self._writing, self._reading, self._checkpointer.working
 
     def detach_after_fork(self) -> None:
-        """After a fork, in the child: release what was inherited. It is closed until `reopen`."""
+        """Release inherited connections in a forked child. The engine is closed until `reopen`."""
         connections = (self.writer, self._reader, self._checkpointer.connection)
         if all(lock.acquire(blocking=False) for lock in self._locks):
             for connection in connections:
@@ -260,7 +261,7 @@ class Engine:
     def close(self) -> None:
         """Release the file. The last connection to close copies the log back, unless a file is lost.
 
-        Twice is no error.
+        A second call does nothing.
         """
         with self._writing, self._reading:
             if self._closed:
@@ -274,19 +275,19 @@ class Engine:
                 self.writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self.writer.close()
             self._turn.close()
-            # Not before: a fork that holds these locks must find the engine here to let go of them.
+            # Not before: a fork that holds these locks must find the engine here to release them.
             _open_engines.discard(self)
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """SQLite's errors as ours."""
+        """Raise SQLite's errors as Redrive's."""
         try:
             yield
         except (apsw.Error, OSError) as error:
             raise self.translate(error) from error
 
     def translate(self, error: BaseException) -> BaseException:
-        """Return SQLite's errors, and unexpected ones, as ours; refusals and interruptions unchanged."""
+        """Return SQLite's errors, and unexpected ones, as Redrive's; refusals and interruptions unchanged."""
         match error:
             case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
                 return StoreReadOnly(self.name)
@@ -306,7 +307,7 @@ class Engine:
                 return error
 
     def _roll_back(self) -> bool:
-        """Whether a transaction was open, and was undone."""
+        """Roll back. Returns whether a transaction was open and was undone."""
         if not self.writer.in_transaction:
             return False
         with contextlib.suppress(apsw.Error):
@@ -315,7 +316,7 @@ class Engine:
 
 
 def data_version(connection: apsw.Connection) -> int:
-    """A number that changes when another connection has committed, as of now; not with this one's own commits."""
+    """Return a number that changes when another connection has committed, not with this connection's own commits."""
     version: int = connection.execute("PRAGMA data_version").get
     return version
 
@@ -360,6 +361,6 @@ def _let_go(lock: threading.RLock) -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-    # A signal that arrives in a fork is handled in the first of these functions. What its handler raises ends that one,
-    # is reported by Python and goes no further; so another one does what is left.
+    # A signal that arrives in a fork is handled in the first of these functions. An exception of its handler ends that
+    # function and Python only reports it; so a second one does the rest.
     os.register_at_fork(after_in_parent=_after_fork_in_parent)

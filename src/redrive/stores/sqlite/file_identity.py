@@ -1,4 +1,4 @@
-"""Whether a database and its log are still the files that were opened."""
+"""Checks that a database and its log are still the files that were opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from redrive.errors import StoreUnavailable
 
 FOLDER_SETTLES_NS = 100_000_000
-"""Two changes of a folder that are this far apart have different times; some systems keep them in steps of 10 ms."""
+"""Minimum interval after which two changes of a folder have different times; some systems keep them in steps of 10
+ms."""
 
 FOLDER_LOST = "its folder was removed or renamed under this program; put it back where it was, and restart this program"
 DATABASE_LOST = (
@@ -30,37 +31,37 @@ _Identity = tuple[int, int]
 
 
 class FileGuard:
-    """Looks for the files of an open database, so that nothing is acknowledged that went into one without a name.
+    """Checks the files of an open database, so that no commit to a file without a name is acknowledged.
 
-    Files are removed and replaced by people and tools. A log is also removed by another copy of SQLite in this
-    process, such as Python's own sqlite3 module: it does not see our locks. When it closes the file, it takes itself
-    for the last one.
+    Files are removed and replaced by people and tools. A log is also removed by another copy of SQLite in this process,
+    such as Python's own sqlite3 module: it ignores our locks, and when it closes the file, it assumes that it is the
+    last connection.
 
-    Once a file is lost, it stays lost, even if it comes back: its log may have been used by another program meanwhile.
+    Once a file is lost, it stays lost, even if it is restored: another program may have used its log in between.
     """
 
     def __init__(self, database: str) -> None:
-        """Before the database is opened; `watch_log` after that."""
+        """Create it before the database is opened, and call `watch_log` after that."""
         self._database = database
         self._log = f"{database}-wal"
         self._folder = os.path.dirname(database)
         self._opened_database = _identity(database)
         self._opened_log: _Identity | None = None
         self._settled: tuple[int, ...] | None = None
-        """The folder as it was when all was found; None while a change could leave its times as they are."""
+        """State of the folder when all files were found; None while a change could leave its times unchanged."""
         self._lost: str | None = None
 
     def watch_log(self) -> None:
-        """From now on look for the log, too. It exists as long as a connection has read or written something."""
+        """Check the log too from now on. It exists as long as a connection has read or written something."""
         self._opened_log = _identity(self._log)
         self.check()
 
     def check(self) -> None:
         """Raise `StoreUnavailable` unless the files are where they were opened.
 
-        As long as nothing in the folder changed, they are. To ask for the times of the log itself would be slow: since
-        Linux 6.13 a file whose times were read gets new ones with its next write, and a sync that has to wait for them
-        takes half as long again.
+        They are if the folder is unchanged. Reading the times of the log itself would be slow: since Linux 6.13 a file
+        whose times were read gets new ones with its next write, and a sync that has to wait for them takes half as long
+        again.
         """
         if self._lost is None:
             try:
@@ -71,8 +72,8 @@ class FileGuard:
                 self._lost = self._look()
             except (FileNotFoundError, NotADirectoryError):
                 self._lost = FOLDER_LOST
-            except OSError as error:  # it may be there, and it may be seen again
-                raise StoreUnavailable(self._database, f"its files cannot be looked at: {error}") from error
+            except OSError as error:  # temporary: the files may still be there
+                raise StoreUnavailable(self._database, f"its files cannot be checked: {error}") from error
             if self._lost is None:
                 now = time.time_ns()
                 settled = all(abs(now - at) > FOLDER_SETTLES_NS for at in state[2:])
@@ -81,7 +82,7 @@ class FileGuard:
         raise StoreUnavailable(self._database, self._lost)
 
     def _look(self) -> str | None:
-        """What happened to the files, if they are not there."""
+        """Return what happened to missing files, or None."""
         database, log = _identity(self._database), _identity(self._log)
         if database is None:
             return DATABASE_LOST
@@ -91,7 +92,7 @@ class FileGuard:
 
 
 def _identity(name: str) -> _Identity | None:
-    """What distinguishes a file from all others, whatever its name is."""
+    """Return what distinguishes a file from all others, regardless of its name."""
     try:
         found = os.stat(name)
     except FileNotFoundError:

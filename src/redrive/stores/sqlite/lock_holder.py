@@ -1,4 +1,4 @@
-"""Which process holds a lock, as far as the system says so."""
+"""The process that holds a lock, if the system reports it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Holder(NamedTuple):
     pid: int
     command: str | None
     stopped: bool
-    """By Ctrl-Z, a debugger or `kill -STOP`: it goes on when it is continued."""
+    """True if Ctrl-Z, a debugger or `kill -STOP` stopped it: it continues with SIGCONT."""
 
 
 def find_holder(file: int) -> Holder | None:
-    """The process that holds `flock` on an open file; None where it cannot be known. Linux has a list of locks."""
+    """Return the process that holds `flock` on an open file; None if it is unknown. Linux has a list of locks."""
     try:
         found = os.fstat(file)
         item_row = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
@@ -35,7 +35,8 @@ def find_holder(file: int) -> Holder | None:
 
 
 def _command(pid: int) -> str | None:
-    """How a process was called, without what looks like a secret: other users may read errors, too."""
+    """Return the command line of a process, without anything that resembles a secret: other users may read errors,
+    too."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(_MAX_COMMAND_BYTES).split(b"\0")

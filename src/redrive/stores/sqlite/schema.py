@@ -1,11 +1,11 @@
-"""The tables, and how a file is brought to the newest schema.
+"""The tables, and the migration of a file to the newest schema.
 
 The content of an item does not change; its state does. So the payload is in `redrive_item`, written once, and each
 state is a narrow table. An item has exactly one row in exactly one of:
 
     ready       may be leased now; the key is the order of the queue
-    scheduled   waits for its time (delayed, or failed until the next attempt), or is held
-    lease       a worker has it
+    scheduled   not due yet (delayed, or failed until the next attempt), or held
+    lease       leased by a worker
     finished    completed, dead, archived, or moving to another store; and kept
 
 Times are microseconds. `item_no` is the number of the item's id, and its key everywhere; `id_suffix` is the rest of the
@@ -186,7 +186,7 @@ def _add_has_replies(connection: apsw.Connection, now: Instant) -> None:
 
 
 def _add_queues_of_results(connection: apsw.Connection, now: Instant) -> None:
-    """Results that were kept before name no queue: only callers that may use every queue read them."""
+    """Add the queues of kept results. Earlier results name none: only callers that may use every queue read them."""
     connection.execute("ALTER TABLE redrive_result ADD COLUMN queue TEXT NOT NULL DEFAULT ''")
     connection.execute("ALTER TABLE redrive_result ADD COLUMN put_to TEXT")
 
@@ -202,8 +202,8 @@ def _add_totals(connection: apsw.Connection, now: Instant) -> None:
 
 
 def _add_dropped(connection: apsw.Connection, now: Instant) -> None:
-    """No table changes, but a Redrive that does not know dropped items, and archived ones that never died, must not
-    read them."""
+    """Change no table, but the version: a Redrive that does not know dropped items, and archived ones that never died,
+    must not read them."""
 
 
 def _add_gates_and_breakers(connection: apsw.Connection, now: Instant) -> None:
@@ -219,7 +219,7 @@ def _add_holders(connection: apsw.Connection, now: Instant) -> None:
         CREATE INDEX redrive_holder_name ON redrive_holder (namespace, name);
         DROP INDEX redrive_scheduled_held;""")
     for table in ("redrive_scheduled", "redrive_finished"):
-        # A name that could be taken for the text of several is written as such a text.
+        # A name that could be mistaken for the text of several is stored as such a text.
         connection.execute(f"""
             UPDATE {table} SET held_by = '[' || json_quote(held_by) || ',false]' WHERE substr(held_by, 1, 1) = '[';
             CREATE INDEX {table}_held ON {table} (held_by) WHERE substr(held_by, 1, 2) <> '{SEVERAL}'""")
@@ -237,8 +237,8 @@ MIGRATIONS: tuple[Callable[[apsw.Connection, Instant], None], ...] = (
     _add_gates_and_breakers,
     _add_holders,
 )
-"""The first creates schema FIRST in an empty file; each of the others takes a file to the next schema. Each runs in one
-transaction with the change of the version."""
+"""Migrations. The first creates schema FIRST in an empty file; each of the others migrates a file to the next schema,
+in one transaction with the change of the version."""
 NEWEST = FIRST + len(MIGRATIONS) - 1
 
 
@@ -252,7 +252,7 @@ def version_of(connection: apsw.Connection) -> int:
 
 
 def migrate(connection: apsw.Connection, now: Instant) -> None:
-    """Bring the file to the newest schema. The caller holds the write lock, so only one process does it."""
+    """Migrate the file to the newest schema. The caller holds the write lock, so only one process does it."""
     found = version_of(connection)
     for version in range(max(found + 1, FIRST), NEWEST + 1):
         MIGRATIONS[version - FIRST](connection, now)

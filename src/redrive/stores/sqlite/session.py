@@ -1,4 +1,4 @@
-"""A connection of apsw as the statements see it."""
+"""A connection of apsw for the statements of `relational`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class FTS5:
     condition = "redrive_search MATCH ?"
 
     def asked(self, query: SearchQuery) -> Row:
-        """Every word, and for every prefix some word that begins with it."""
+        """Require every word, and for every prefix some word that starts with it."""
         return (" ".join([f'"{word}"' for word in query.words] + [f'"{prefix}"*' for prefix in query.prefixes]),)
 
     def stored(self, words: Iterable[str]) -> str:
-        """Separated by spaces, which no word has."""
+        """Join with spaces, which no word contains."""
         return " ".join(words)
 
 
@@ -70,20 +70,20 @@ class Session:
 
     @staticmethod
     def table(numbers: Iterable[int]) -> Any:
-        """Numbers that a statement can read as a table."""
+        """Return numbers that a statement can read as a table."""
         values = array.array("q", numbers)
-        return apsw.carray(values) if values else None  # which is read as an empty table; an empty list is an error
+        return apsw.carray(values) if values else None  # None reads as an empty table; an empty list is an error
 
     @staticmethod
     def blobs(payloads: Sequence[bytes]) -> Any:
-        """Payloads that a statement can read as a table."""
+        """Return payloads that a statement can read as a table."""
         return apsw.carray(tuple(payloads))
 
     @staticmethod
     def lease_head(
         batch: Batch, row: QueueRow, limit: int, deadline: Instant, worker: str | None, check: OverdueCheck
     ) -> LeasedHead:
-        """Lease the first items of a queue: all up to the last of them, except those that have expired."""
+        """Lease the first items of a queue: all up to the last of them, except expired ones."""
         if check.due or check.overdue:
             due, overdue = batch.execute(DUE_CHECK_SQL, (row.key, batch.now)).get
             check = OverdueCheck(check.due and bool(due), check.overdue and bool(overdue))
@@ -99,22 +99,22 @@ class Session:
 
     @staticmethod
     def scan(batch: Batch, statement: str, values: Row) -> Any:
-        """Indexes have no marks."""
+        """Execute the statement: SQLite's indexes need no low-water marks."""
         return batch.execute(statement, values)
 
     @staticmethod
     def complete_leases(batch: Batch, held: Sequence[LeaseKey]) -> dict[tuple[int, int], Row]:
-        """Deletes nothing: reading first costs no more."""
+        """Delete nothing: reading first costs no more."""
         return {}
 
     @staticmethod
     def find_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> dict[str, Row] | None:
-        """Reads need no round trip, and the writer has the whole file locked."""
+        """Return None: reads need no round trip, and the writer has the whole file locked."""
         return None
 
     @staticmethod
     def lock_idempotency_keys(batch: Batch, queue: int, keys: Sequence[str]) -> None:
-        """The writer has the whole file locked."""
+        """Do nothing: the writer has the whole file locked."""
 
     @staticmethod
     def roll_up(batch: Batch) -> None:

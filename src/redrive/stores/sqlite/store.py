@@ -1,4 +1,4 @@
-"""`SQLiteStore`: calls in, one durable transaction, results out."""
+"""`SQLiteStore`: calls are executed in one durable transaction, which returns their results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SQLiteStore:
         try:
             commit, self._queues = self._engine.transact(lambda connection: self._carry_out(connection, calls, now))
         except BaseException:
-            # What was read in that transaction may have been written in it, and is gone: the key of the namespace.
+            # State read in that transaction may have been written in it, and is rolled back: the key of the namespace.
             self._current, self._queues = False, NO_QUEUES
             raise
         return commit
@@ -99,7 +99,7 @@ class SQLiteStore:
         return None if changed else ()
 
     def subscribe(self, wake: Callable[[], None]) -> None:
-        """A file sends no notifications."""
+        """Do nothing: a file sends no notifications."""
 
     def durability(self) -> Durability:
         if self._relaxed:
@@ -117,7 +117,7 @@ class SQLiteStore:
             found.append(f"{self._path}: {several_names(names)}")
         if (log := self._engine.log_bytes()) > LARGE_LOG_BYTES:
             found.append(
-                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot begin anew "
+                f"The log of {self._path} has grown to {format_bytes(log)}: it cannot restart "
                 "while a program reads in one long transaction; end that transaction, or the program"
             )
         return tuple(found)
@@ -135,7 +135,8 @@ class SQLiteStore:
     def _carry_out(
         self, connection: apsw.Connection, calls: Sequence[Call], now: Instant | None
     ) -> tuple[Commit, Queues]:
-        """Execute all calls inside a transaction, kind by kind. Also returns the queues as they are if it commits."""
+        """Execute all calls inside a transaction, kind by kind. Also returns the queues that are valid if it
+        commits."""
         self._catch_up(connection)
         instant = self.clock.now() if now is None else now
         batch = Batch(self._session, instant, self._queues, self._numbers, self.namespace, self.name)
@@ -176,7 +177,7 @@ class SQLiteStore:
             ) from error
 
     def _catch_up(self, connection: apsw.Connection) -> None:
-        """Notice what others committed since: numbers they drew, queues they changed."""
+        """Read what other processes committed since: numbers they allocated, queues they changed."""
         if self._engine.alone and self._current:
             return
         self._numbers.raise_to(_largest_number(connection))

@@ -1,4 +1,4 @@
-"""Whose turn it is to write: a fair lock between connections and processes."""
+"""The turn to write: a fair lock between connections and processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ except ImportError:  # Windows: SQLite's own lock, which works but is not fair
     fcntl = None  # type: ignore[assignment]
 
 LONGEST_WAIT_SECONDS = 30.0
-"""How long to wait for a turn. Processes that write give it back within milliseconds."""
+"""Maximum wait for a turn. Processes that write release it within milliseconds."""
 
 _T = TypeVar("_T")
 
@@ -27,12 +27,12 @@ _T = TypeVar("_T")
 class WriteLock:
     """A place in the line of writers: `flock` on a file beside the database. `run` is for one thread at a time.
 
-    SQLite's own lock is not fair, and with many processes some would hardly ever get it. A process that dies gives the
-    turn back, and nothing depends on it: SQLite's lock is what keeps writers apart.
+    SQLite's own lock is not fair, and with many processes some would hardly ever get it. The turn of a process that
+    dies is released, and correctness does not depend on it: SQLite's lock is what keeps writers apart.
 
-    The kernel's line is fair, but a wait in it has no limit, and nothing ends it from outside. So where the turn is not
-    free, a thread stands in that line and does the work when the turn comes, while the caller waits for the thread. A
-    thread that only woke the caller would let all others wait for that, too, and cost a quarter of the throughput.
+    The kernel's line is fair, but a wait in it has no time limit and cannot be cancelled. So if the turn is not free, a
+    thread waits in that line and executes the work when the turn comes, while the caller waits for the thread. A thread
+    that only woke the caller would let all others wait for the wake-up, too, and cost a quarter of the throughput.
     """
 
     def __init__(self, database: str, mode: int) -> None:
@@ -44,7 +44,7 @@ class WriteLock:
         self._cancelled = False
 
     def run(self, work: Callable[[], _T]) -> _T:
-        """Do the work in a turn. If the turn does not come in time, `StoreBusy`, and nothing was done."""
+        """Execute the work in a turn. Raises `StoreBusy`, with nothing done, if the turn does not come in time."""
         if self._file is None:
             return work()
         try:
@@ -57,21 +57,21 @@ class WriteLock:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def cancel(self) -> None:
-        """From any thread: whatever waits for a turn gives up with `Closed`, now and from now on."""
+        """Let every wait for a turn, now and later, raise `Closed`. For any thread."""
         self._cancelled = True
         if self._job is not None:
             self._job.cancel()
 
     def close(self) -> None:
-        """Leave the line. Twice is no error."""
+        """Leave the line. A second call does nothing."""
         if self._line is not None:
             self._line.close()
         self._forget()
 
     def detach_after_fork(self) -> None:
-        """In a forked child: close what would keep the parent's turn after the parent has died."""
+        """Close in a forked child what would keep the parent's turn after the parent has died."""
         if self._line is not None:
-            os.close(self._line.file)  # the thread that does so otherwise is in the parent only
+            os.close(self._line.file)  # the thread that usually closes it is in the parent only
         self._forget()
 
     def _forget(self) -> None:
@@ -98,7 +98,7 @@ class WriteLock:
 
 
 class _Fate(Enum):
-    """What becomes of a job; decided once."""
+    """The fate of a job, decided once."""
 
     BEGUN = auto()
     GIVEN_UP = auto()
@@ -117,7 +117,7 @@ class _Job:
         self.error: BaseException | None = None
 
     def wait(self, seconds: float) -> _Fate:
-        """Wait so long for its beginning, and then for its end. Interrupted, the caller waits for its end, too."""
+        """Wait up to `seconds` for the start, and then for the end. An interrupted caller waits for the end, too."""
         try:
             if self._running.acquire(timeout=seconds):
                 self._running.release()
@@ -132,16 +132,16 @@ class _Job:
         return fate
 
     def decide(self, fate: _Fate) -> _Fate:
-        """What becomes of it: this, unless that was decided before. In one step, for any thread."""
+        """Set the fate unless it is decided, and return the decided one. Atomic, for any thread."""
         return self._fates.setdefault(None, fate)
 
     def cancel(self) -> None:
-        """Wake the caller, unless it has begun."""
+        """Wake the caller, unless the job has started."""
         if self.decide(_Fate.CANCELLED) is _Fate.CANCELLED:
             self.end()
 
     def run(self) -> bool:
-        """In its turn. False if the caller has given up."""
+        """Execute the work in its turn. False if the caller has given up."""
         if self.decide(_Fate.BEGUN) is not _Fate.BEGUN:
             return False
         try:
@@ -157,9 +157,9 @@ class _Job:
 
 
 class _Line:
-    """A thread that stands in the kernel's line for one caller after the other. A caller that gives up leaves it there.
+    """A thread that waits in the kernel's line for one caller after the other. A caller that gives up leaves it there.
 
-    It has the lock file open once more: a lock belongs to who opened the file.
+    It opens the lock file separately: a lock belongs to an open file, not to a thread.
     """
 
     def __init__(self, file: int) -> None:
@@ -171,7 +171,7 @@ class _Line:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """The thread ends once the kernel lets it go."""
+        """End the thread once the kernel returns from its wait."""
         self._jobs.put(None)
 
     def _serve(self) -> None:
@@ -180,7 +180,7 @@ class _Line:
                 fcntl.flock(self.file, fcntl.LOCK_EX)
                 begun = job.run()
                 fcntl.flock(self.file, fcntl.LOCK_UN)
-            except OSError as error:  # of the lock: those of the job are in the job
+            except OSError as error:  # of the lock; errors of the work are in the job
                 begun = job.decide(_Fate.BEGUN) is _Fate.BEGUN
                 job.error = error
             if begun:

@@ -1,8 +1,8 @@
-"""The suite that every store passes: each rule of a queue as one small test.
+"""The conformance suite of stores: each rule of a queue as one small test.
 
-Nearly all of them go through the public `Broker`; what it cannot say, they say to the store (`direct.py`).
+Nearly all tests use the public `Broker`; others call the store directly, by `StoreDriver` in `suite.py`.
 
-A store is bound to it by one class:
+One class binds a store to the suite:
 
     from redrive.testing.conformance import StoreConformance
 
@@ -12,8 +12,8 @@ A store is bound to it by one class:
             return f"mystore://{tmp_path}"
 
 A store that `redrive.connect` does not know overrides `connect` and `connect_async` instead of `url`; see `Suite`.
-A store declares in the class what it can do by its nature (`supports_processes`, `is_durable`,
-`supports_transactions`); nothing else is ever skipped.
+The class declares the capabilities of the store (`supports_processes`, `is_durable`, `supports_transactions`); no other
+test is skipped.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ for _needed in ("pytest", "hypothesis"):
 
 import pytest  # noqa: E402
 
-# Before the modules are imported, so that a failed assertion shows its values in any project.
+# Called before the import of the modules, so that a failed assertion shows its values in any project.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from redrive.testing.conformance.store_conformance import StoreConformance  # noqa: E402

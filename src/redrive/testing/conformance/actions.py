@@ -1,4 +1,4 @@
-"""Actions that many tests share: on one item, and on many."""
+"""Actions on one item or on many, shared by the tests."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ MOST = 1000
 
 
 class Boom(Exception):
-    """An error that no rule knows."""
+    """An error without a classification rule."""
 
 
 def take(broker: Broker, queue: str = "jobs", **options: Any) -> Lease:
-    """Lease the one item that comes next."""
+    """Lease the next item, and check that exactly one is leased."""
     leases = broker.lease(queue, **options)
     assert len(leases) == 1, f"queue '{queue}' gave {len(leases)} items"
     return leases[0]
 
 
 def take_all(broker: Broker, queue: str = "jobs", **options: Any) -> list[Lease]:
-    """Lease everything that can be leased, in order."""
+    """Lease all eligible items, in order."""
     return broker.lease(queue, MOST, **options)
 
 
 def values(leases: Iterable[Lease]) -> list[Any]:
-    """The payloads, as the values that were put."""
+    """Return the payloads as the values that were put."""
     return [lease.value for lease in leases]
 
 
 def lose(broker: Broker, clock: FakeClock, queue: str = "jobs") -> Item:
-    """Lease the next item, vanish with it, and let a sweep find out."""
+    """Lease the next item, and let its lease expire and be swept, as if its worker had crashed."""
     lease = take(broker, queue, lease_timeout="1s")
     clock.advance("1s")
     broker.run_maintenance()
@@ -52,25 +52,25 @@ def lose(broker: Broker, clock: FakeClock, queue: str = "jobs") -> Item:
 def kill(
     broker: Broker, value: Any = "bad", queue: str = "jobs", error: BaseException | Failure | str = "boom"
 ) -> Settled:
-    """Put an item and make it a dead letter by an error that is final."""
+    """Put an item, and make it a dead letter by a final error."""
     broker.put(queue, value, priority=9)
     return broker.fail(take(broker, queue), error, final=True)
 
 
 def dead_queue(broker: Broker, **settings: Any) -> None:
-    """Jobs whose dead go to the morgue."""
+    """Create the queue "jobs" with the dead queue "morgue"."""
     broker.create_queue("morgue", **settings)
     broker.create_queue("jobs", dead_queue="morgue")
 
 
 def places(stats: QueueStats) -> dict[str, int]:
-    """How many items are in each status, without those in which there are none."""
+    """Return the number of items by status, without statuses that have none."""
     names = ("pending", "failed", "active", "completed", "dead", "archived")
     return {name: count for name in names if (count := getattr(stats, name))}
 
 
 class Background(Generic[_T]):
-    """A call that runs in a thread of its own while the test goes on."""
+    """A call that runs in a separate thread while the test continues."""
 
     def __init__(self, call: Callable[[], _T]) -> None:
         self._call = call
@@ -80,7 +80,7 @@ class Background(Generic[_T]):
         self._thread.start()
 
     def result(self) -> _T:
-        """What the call returned. The test fails if it does not return."""
+        """Return the result of the call. The test fails if the call does not end."""
         self._thread.join(PATIENCE_SECONDS)
         if self._error is not None:
             raise self._error
@@ -88,7 +88,7 @@ class Background(Generic[_T]):
         return self._outcome[0]
 
     def result_in_time(self, clock: FakeClock) -> _T:
-        """The same, while seconds pass: when it begins to wait hangs on other threads."""
+        """Return the result; until then, advance the clock, as other threads decide when the call starts to wait."""
         until = time.monotonic() + PATIENCE_SECONDS
         while self._thread.is_alive() and time.monotonic() < until:
             clock.advance("1s")
@@ -103,11 +103,11 @@ class Background(Generic[_T]):
 
 
 MOST_STEPS = 200
-"""An operation of a test that needs more never ends."""
+"""The highest number of steps of an operation in a test."""
 
 
 def die(broker: Broker, count: int, error: BaseException | str = "boom", queue: str = "jobs") -> list[str]:
-    """Put so many items with values 0, 1, … and let them die, in this order. Their ids before the death."""
+    """Put `count` items with values 0, 1, … and let them die in this order. Return their ids before the death."""
     ids = []
     for value in range(count):
         broker.put(queue, value, priority=9)
@@ -118,7 +118,7 @@ def die(broker: Broker, count: int, error: BaseException | str = "boom", queue: 
 
 
 def find_all(broker: Broker, *, limit: int = 50, **conditions: Any) -> list[Item]:
-    """Everything that is found, page by page."""
+    """Return all items that are found, read page by page."""
     items: list[Item] = []
     cursor = None
     for _ in range(10_000):
@@ -132,19 +132,19 @@ def find_all(broker: Broker, *, limit: int = 50, **conditions: Any) -> list[Item
 
 
 def found(broker: Broker, *, limit: int = 50, **conditions: Any) -> list[Any]:
-    """The values of what is found, oldest first; and the count says the same."""
+    """Return the values of the items that are found, oldest first, and check that `count` agrees."""
     items = find_all(broker, limit=limit, order="oldest", **conditions)
     assert broker.count(**conditions) == len(items)
     return [item.value for item in items]
 
 
 def ids_of(items: Iterable[Item]) -> list[str]:
-    """The ids."""
+    """Return the ids."""
     return [str(item.id) for item in items]
 
 
 def finish(broker: Broker, clock: FakeClock, operation: Operation) -> Operation:
-    """Let the maintenance drive an operation, and the clock move, until it has ended, pauses, or watches."""
+    """Advance the clock and run maintenance until an operation has ended, is paused, or watches its canaries."""
     for _ in range(MOST_STEPS):
         operation = broker.get_operation(operation.id)
         if operation.status is not OperationStatus.RUNNING:
@@ -156,5 +156,5 @@ def finish(broker: Broker, clock: FakeClock, operation: Operation) -> Operation:
 
 
 def perform(broker: Broker, clock: FakeClock, verb: str, **options: Any) -> Operation:
-    """Start an operation and let the maintenance drive it."""
+    """Start an operation, and let maintenance execute it."""
     return finish(broker, clock, broker.start_operation(verb, **options))

@@ -1,4 +1,4 @@
-"""The archive: any item that is not active goes in and comes out as it was, and what is dropped is there for a time."""
+"""The archive: any item that is not active is archived and restored unchanged; dropped items stay there for a time."""
 
 from __future__ import annotations
 
@@ -23,66 +23,66 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def create_queues(broker: Broker, **settings: Any) -> None:
-    """Jobs that are retried in a minute and kept when they are done, and whose dead may go to the morgue."""
+    """Create "jobs", which retries after 1 min, keeps completed items, and sends some dead ones to "morgue"."""
     broker.create_queue("morgue")
     retry = {"attempts": 5, "cooldown": "1m"}
     broker.create_queue("jobs", retry=retry, keep_completed="30d", dead_queue={"Boom": "morgue"}, **settings)
 
 
 def ready(broker: Broker) -> str:
-    """It can be leased."""
+    """Return the id of an item that can be leased."""
     return broker.put("jobs", "x", headers={"a": "b"}, priority=7).id
 
 
 def delayed(broker: Broker) -> str:
-    """It is due later, and expires."""
+    """Return the id of an item with a delay and an expiry."""
     return broker.put("jobs", "x", delay="3h", expire_timeout="30d").id
 
 
 def held(broker: Broker) -> str:
-    """It is held."""
+    """Return the id of a held item."""
     return broker.put("jobs", "x", held_by="breaker").id
 
 
 def failed(broker: Broker) -> str:
-    """It waits for its next attempt."""
+    """Return the id of a failed item that waits for its next attempt."""
     return broker.fail((broker.put("jobs", "x"), take(broker))[1], "boom").id
 
 
 def held_and_failed(broker: Broker) -> str:
-    """The same, and it is held."""
+    """Return the id of a failed item that is held."""
     id = failed(broker)
     broker.hold([id], "breaker")
     return id
 
 
 def dead(broker: Broker) -> str:
-    """It died in place."""
+    """Return the id of an item that died in place."""
     return kill(broker, "x").id
 
 
 def in_a_dead_queue(broker: Broker) -> str:
-    """It died, and moved to the morgue."""
+    """Return the id of an item that died and moved to the dead queue."""
     return kill(broker, "x", error=Boom("panic")).id
 
 
 def redriven(broker: Broker) -> str:
-    """It died in place, and was redriven."""
+    """Return the id of an item that died in place and was redriven."""
     return broker.redrive(dead(broker)).id
 
 
 def back_from_a_dead_queue(broker: Broker) -> str:
-    """It was redriven from the morgue."""
+    """Return the id of an item that was redriven from the dead queue."""
     return broker.redrive(in_a_dead_queue(broker)).id
 
 
 def completed(broker: Broker) -> str:
-    """It was completed with a result."""
+    """Return the id of an item that was completed with a result."""
     return broker.complete((broker.put("jobs", "x"), take(broker))[1], result={"n": 1}).id
 
 
 def completed_in_a_dead_queue(broker: Broker) -> str:
-    """It was completed in the morgue."""
+    """Return the id of an item that was completed in the dead queue."""
     id = in_a_dead_queue(broker)
     broker.update_queue("morgue", keep_completed="30d")
     broker.complete(take(broker, "morgue"))
@@ -96,16 +96,16 @@ OTHERS: tuple[Start, ...] = (
     *(completed, completed_in_a_dead_queue),
 )
 STARTS = (*LETTERS, *OTHERS)
-"""Every kind of item that is not active; it is the only one of its store."""
+"""Functions that create every kind of item that is not active, as the only item of its store."""
 
 
 def without_history(item: Item) -> Item:
-    """The item, without what was done to it."""
+    """Return the item without its history."""
     return msgspec.structs.replace(item, history=())
 
 
 def seen(broker: Broker) -> list[Any]:
-    """Counts and groups of all queues, without totals."""
+    """Return the counts and groups of all queues, without totals."""
     stats = [broker.stats(name) for name in ("jobs", "morgue")]
     return [*[(places(each), each.dead_letters) for each in stats], broker.groups()]
 
@@ -297,7 +297,7 @@ class ArchiveOfAnyConformance(Suite):
 
 
 class ArchiveCallsConformance(StoreSuite):
-    """What only a call of the contract can say."""
+    """Cases that only direct calls of the store can express."""
 
     def test_retention_takes_no_more_than_it_may(self, direct: StoreDriver) -> None:
         direct.queue(keep_dropped=HOUR, keep_archived=HOUR)

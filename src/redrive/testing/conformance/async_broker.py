@@ -1,4 +1,4 @@
-"""The same through `AsyncBroker`: the interface differs, the rules do not."""
+"""The core rules through `AsyncBroker`: another interface, the same rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AsyncConformance(Suite):
 
     @pytest.fixture
     def play(self, connect_async: Any, clock: FakeClock) -> Callable[[Scenario], None]:
-        """Runs a scenario with a broker on a loop of its own."""
+        """Return a function that runs a scenario with a broker on a new event loop."""
 
         async def open_and_close(scenario: Scenario) -> None:
             broker = connect_async(clock=clock, maintenance=False)
@@ -193,7 +193,7 @@ class AsyncConformance(Suite):
 
 
 async def die(broker: AsyncBroker, count: int) -> None:
-    """Put so many items and let them die."""
+    """Put `count` items, and let them die."""
     await broker.put_many("jobs", range(count))
     for lease in await broker.lease("jobs", count):
         await broker.fail(lease, "boom")

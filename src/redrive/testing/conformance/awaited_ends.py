@@ -23,9 +23,9 @@ from redrive.testing.fake_clock import PATIENCE_SECONDS, FakeClock
 
 
 def awaiting(broker: Broker, id: ItemId, clock: FakeClock | None = None, count: int = 1) -> Background[Result]:
-    """A caller that awaits the result of an item, and is waiting when this returns: the `count`th to do so.
+    """Await the result of an item in another thread, and return once `count` callers wait for it.
 
-    With the clock of the broker, its notifier has polled too, and waits for that clock or for a wake-up.
+    With the clock of the broker, also wait until its notifier has polled, and waits for that clock or a wake-up.
     """
     caller = Background(lambda: broker.run_flow(await_result(broker.core, "task", id, "10m")))
     notify, give_up = broker.core.notify, time.monotonic() + PATIENCE_SECONDS
@@ -39,18 +39,18 @@ def awaiting(broker: Broker, id: ItemId, clock: FakeClock | None = None, count: 
 
 
 Past = Callable[[Broker], ItemId]
-"""Puts an item that is in "jobs" in the end, and returns its first id."""
+"""A function that puts an item which is in "jobs" in the end, and returns its first id."""
 
 
 def _moved(broker: Broker) -> ItemId:
-    """It never died."""
+    """Put an item that is moved to "jobs" and never died."""
     id = broker.put("entry", 1).id
     broker.move(id, "jobs")
     return id
 
 
 def _redriven(broker: Broker) -> ItemId:
-    """It died in "jobs", and is back from "morgue": it has three ids."""
+    """Put an item that died in "jobs" and was redriven from "morgue": it has three ids."""
     broker.update_queue("jobs", dead_queue="morgue")
     id = broker.put("jobs", 1).id
     broker.redrive(broker.bury(take(broker)).id)
@@ -58,7 +58,7 @@ def _redriven(broker: Broker) -> ItemId:
 
 
 End = Callable[[Broker, FakeClock], Iterator[None]]
-"""Ends the item in "jobs". What takes time comes before the `yield`: from there on no time passes."""
+"""A generator that ends the item in "jobs". It moves the clock only before its `yield`."""
 
 
 def _result_is_kept(broker: Broker, clock: FakeClock) -> Iterator[None]:
@@ -193,17 +193,17 @@ DEATHS: tuple[End, ...] = (
     _lease_expires, _next_lease_sweeps, _item_expires, _is_buried_manually, _is_buried_manually_while_active,
     _fails_manually, _operation_buries, _redrive_is_undone, _is_dropped, _leaves_for_another_store,
 )  # fmt: skip
-"""Every way in which an item dies."""
+"""All ways in which an item dies."""
 
 
 def current_id(broker: Broker) -> ItemId:
-    """The id of the one item in "jobs"."""
+    """Return the id of the only item in "jobs"."""
     (item,) = broker.find(queue="jobs", status="any").items
     return item.id
 
 
 class AwaitConformance(StoreSuite):
-    """A caller that awaits an item is woken by the end of that item. No time passes in which it could poll."""
+    """The end of an item wakes a caller that awaits it. The clock does not move, so that the caller cannot poll."""
 
     @pytest.mark.parametrize("end", [*RESULTS, *DEATHS], ids=lambda end: end.__name__[1:])
     @pytest.mark.parametrize("past", [_moved, _redriven], ids=lambda past: past.__name__[1:])
@@ -240,7 +240,7 @@ class AwaitConformance(StoreSuite):
         caller = awaiting(one, one.put("jobs", 1).id, clock)
         if end == "result":
             two.complete(take(two), result=42, keep_result="1h")
-            clock.advance("100ms")  # where other processes are polled; an awaiting caller itself polls every second
+            clock.advance("100ms")  # polls other processes; the caller itself polls every second
             assert caller.result().value == 42
         else:
             two.bury(take(two))

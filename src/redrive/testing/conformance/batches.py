@@ -1,4 +1,4 @@
-"""What a batch is: calls of several kinds in one transaction, in a fixed order, each with a result of its own."""
+"""Batches: calls of several kinds in one transaction, in a fixed order, each with a separate result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redrive.testing.conformance.suite import StoreDriver, StoreSuite, put
 
 
 class BatchConformance(StoreSuite):
-    """Order, instant, and refusals beside neighbours."""
+    """Order and instant of the calls of a batch, and refusals of single calls."""
 
     def test_calls_of_one_batch_take_effect_by_kind(self, direct: StoreDriver) -> None:
         commit = direct.commit(
@@ -214,14 +214,14 @@ class BatchConformance(StoreSuite):
 
 
 def pass_time(direct: StoreDriver) -> None:
-    """Let 10 s pass, with what maintenance does: a store may note that it has nothing left of an earlier time."""
+    """Advance by 10 s after a run of maintenance, so that a store may cache that nothing is overdue."""
     direct.do(ApplyRetention())
     direct.clock.advance("10s")
     assert direct.read(GetOverdue()) == ()
 
 
 class VerdictConformance(StoreSuite):
-    """Verdicts come with the call. The store checks that they are not stale and can be carried out."""
+    """Verdicts are part of the call. The store checks that they are not stale and can be executed."""
 
     def test_stale_verdict_changes_nothing(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -277,6 +277,6 @@ class VerdictConformance(StoreSuite):
 
 
 def words_find(direct: StoreDriver, words: str) -> list[tuple[str, str]]:
-    """Where dead letters and archived items are that have these words."""
+    """Return queue and status of the dead letters and archived items that contain these words."""
     pages = [direct.read(FindItems(Filter(words=words, status=status))) for status in (Status.DEAD, Status.ARCHIVED)]
     return [(item.queue, item.status.value) for page in pages for item in page.items]

@@ -1,4 +1,4 @@
-"""Circuit breakers whose probes cannot run, or that share items: none waits for ever."""
+"""Circuit breakers whose probes cannot run, or that share items: none waits without a limit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def probes(broker: Broker) -> tuple[ItemId, ...]:
-    """The probes of the one breaker that is not closed."""
+    """Return the probes of the only breaker that is not closed."""
     queue: Queue = broker.run_flow(run_query(GetQueue("jobs")))
     (breaker,) = queue.breakers
     return breaker.probes
 
 
 def complete_all(broker: Broker, clock: FakeClock, rounds: int = 3) -> None:
-    """Let the dependency be back for some seconds."""
+    """Complete all leasable items over some seconds, as after the recovery of the dependency."""
     for _ in range(rounds):
         maintain(broker, clock)
         for lease in take_all(broker):
@@ -34,7 +34,7 @@ def complete_all(broker: Broker, clock: FakeClock, rounds: int = 3) -> None:
 
 
 class BlockedProbeConformance(Suite):
-    """What keeps probes from being leased, and what breakers have in common."""
+    """Reasons for which probes cannot be leased, and several breakers that share items."""
 
     @pytest.mark.parametrize("blocked", ["held before", "held later", "moved"])
     def test_probe_that_a_person_keeps_back_is_replaced(self, broker: Broker, clock: FakeClock, blocked: str) -> None:
@@ -69,7 +69,7 @@ class BlockedProbeConformance(Suite):
         *first, last = take_all(broker)
         fail_all(broker, first)
         maintain(broker, clock)
-        maintain(broker, clock, "30s")  # the class has a probe, which is due in half a minute
+        maintain(broker, clock, "30s")  # the breaker of the class has a probe, which is due in 30 s
         broker.update_queue("jobs", retry={"attempts": 9, "base": "1s"})
         broker.fail(last, DOWN)  # and this item is due before that
         maintain(broker, clock)

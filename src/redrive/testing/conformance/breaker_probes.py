@@ -1,4 +1,4 @@
-"""Circuit breakers: how probes are let through, how they close, what a person does with them, how they are seen."""
+"""Circuit breakers: probes, closing, manual changes by an operator, and views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class ProbeConformance(Suite):
-    """How a breaker closes."""
+    """Probes of a half-open breaker, and the closing of a breaker."""
 
     @pytest.mark.parametrize("kind", ["network", "queue"])
     def test_one_probe_is_let_through_and_closes_it(self, broker: Broker, clock: FakeClock, kind: str) -> None:
@@ -100,7 +100,7 @@ class ProbeConformance(Suite):
         guarded(broker, **{kind: {}})
         break_down(broker, clock)
         maintain(broker, clock, "30s")
-        take(broker, lease_timeout="5s")  # and its worker is killed
+        take(broker, lease_timeout="5s")  # the worker never settles the probe
         maintain(broker, clock, "2s")
         assert take_all(broker) == []
         maintain(broker, clock, "5s")
@@ -140,7 +140,7 @@ class ProbeConformance(Suite):
         leases = take_all(broker)
         fail_all(broker, leases)
         maintain(broker, clock)
-        assert broker.list_breakers() == ()  # two since then
+        assert broker.list_breakers() == ()  # only two failures after it closed
         maintain(broker, clock, "10s")
         broker.fail(take(broker), DOWN)
         maintain(broker, clock)
@@ -191,7 +191,7 @@ class ProbeConformance(Suite):
 
 
 class BreakerControlConformance(Suite):
-    """What an operator does, and how it is seen."""
+    """Manual changes of breakers by an operator, and their views."""
 
     def test_person_opens_and_closes(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry=RETRY)

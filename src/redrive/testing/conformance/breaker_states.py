@@ -1,4 +1,4 @@
-"""The state of the breakers of a queue: kept with it, and changed by version."""
+"""The state of the breakers of a queue: part of the queue, and changed by version."""
 
 from __future__ import annotations
 

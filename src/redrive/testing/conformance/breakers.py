@@ -1,4 +1,4 @@
-"""Circuit breakers: when they open, and what waits for them."""
+"""Circuit breakers: the conditions under which they open, and the items that they hold."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ RETRY = {"attempts": 100, "base": "10s"}
 
 
 def guarded(broker: Broker, **breakers: dict[str, Any]) -> None:
-    """Create a queue whose breakers open after three failures, unless the test says otherwise."""
+    """Create a queue whose breakers open after three failures by default."""
     rules = {kind: {"failures": 3, **rule} for kind, rule in breakers.items()}
     broker.create_queue("jobs", retry=RETRY, breakers=rules)
 
 
 def fail_all(broker: Broker, leases: list[Lease], error: BaseException | Failure = DOWN) -> None:
-    """Report the same failure for all of them."""
+    """Report the same failure for all leases."""
     for lease in leases:
         broker.fail(lease, error)
 
 
 def maintain(broker: Broker, clock: FakeClock, duration: str = "1s") -> None:
-    """Let time pass, and the maintenance do all that it can do at that time."""
+    """Advance the clock, and run maintenance until nothing is left to do."""
     clock.advance(duration)
     while broker.run_maintenance().full:
         pass
@@ -41,7 +41,7 @@ def maintain(broker: Broker, clock: FakeClock, duration: str = "1s") -> None:
 
 
 def break_down(broker: Broker, clock: FakeClock, count: int = 3) -> list[Lease]:
-    """Put items, and let them fail until a breaker has opened."""
+    """Put items, and let all fail, so that a breaker opens."""
     broker.put_many("jobs", range(count))
     leases = take_all(broker)
     fail_all(broker, leases)
@@ -50,13 +50,13 @@ def break_down(broker: Broker, clock: FakeClock, count: int = 3) -> list[Lease]:
 
 
 def only(broker: Broker) -> BreakerStatus:
-    """The one breaker that is not closed."""
+    """Return the only breaker that is not closed."""
     (found,) = broker.list_breakers()
     return found
 
 
 class OpeningConformance(Suite):
-    """When a breaker opens."""
+    """Conditions under which a breaker opens."""
 
     def test_breaker_opens_after_so_many_failures(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={})
@@ -111,10 +111,10 @@ class OpeningConformance(Suite):
         for lease in leases[4:9]:
             broker.complete(lease)
         maintain(broker, clock)
-        assert broker.list_breakers() == ()  # 4 of 9
+        assert broker.list_breakers() == ()  # 4 of 9 failed: below the minimum of 10
         broker.complete(leases[9])
         maintain(broker, clock)
-        assert broker.list_breakers() == ()  # 4 of 10
+        assert broker.list_breakers() == ()  # 4 of 10 failed: below the share of 0.5
         fail_all(broker, leases[10:12])
         maintain(broker, clock)
         assert only(broker).reason == "6 of 12 deliveries failed within 1m"
@@ -194,7 +194,7 @@ class OpeningConformance(Suite):
 
 
 class HoldingConformance(Suite):
-    """What waits for an open breaker, and what does not."""
+    """Items that an open breaker holds, and items that it does not hold."""
 
     def test_what_failed_before_it_opened_is_held(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={})

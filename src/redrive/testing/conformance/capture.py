@@ -31,14 +31,14 @@ MINUTE = timedelta(minutes=1)
 
 
 class Callback:
-    """A callback that fails a number of times, and records what it was called with."""
+    """A callback that fails a number of times, and records its arguments."""
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
         self.calls: list[tuple[Any, dict[str, Any]]] = []
 
     def __call__(self, task: Any, **extra: Any) -> Any:
-        """One run."""
+        """Record the call; fail while failures are left."""
         self.calls.append((task, extra))
         if len(self.calls) <= self.failures:
             raise ConnectionError(f"run {len(self.calls)}")
@@ -46,11 +46,11 @@ class Callback:
 
 
 class DeadLetterQueueConformance(Suite):
-    """What a dead-letter queue promises."""
+    """The guarantees of a dead-letter queue."""
 
     @pytest.fixture
     def dlq(self, broker: Broker) -> Iterator[DeadLetterQueue]:
-        """A dead-letter queue."""
+        """Return a dead-letter queue."""
         with DeadLetterQueue(broker) as dlq:
             yield dlq
 
@@ -271,7 +271,7 @@ class DeadLetterQueueConformance(Suite):
         self.enqueue(dlq, "b", error=PermissionError("no"), max_retries=0)
         self.enqueue(dlq, "c", retry_policy="linear")
         clock.advance("1m")
-        dlq.run_due_tasks()  # a fails
+        dlq.run_due_tasks()  # the run of a fails
         dlq.archive_task("b")
         assert dlq.get_statistics() == {
             "queue_size": 2,

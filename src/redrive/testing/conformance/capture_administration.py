@@ -1,4 +1,4 @@
-"""Capture as operators see it: settings of a config file, and tasks that are read, retried, archived and restored."""
+"""Capture for operators: settings of a config file, and tasks that are read, retried, archived and restored."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
 
 
 def registered(broker: Broker) -> dict[str, bytes]:
-    """What is registered of capture queues."""
+    """Return the registrations of capture queues."""
     return {each.name: each.value for each in broker.run_flow(registrations.list_registrations(CAPTURE_KIND))}
 
 
 def settings_of(broker: Broker, queue: str = "captured") -> CaptureSettings:
-    """The settings that a program gets."""
+    """Return the settings that a program gets."""
     return broker.run_flow(administration.get_settings(broker.core, queue))
 
 
@@ -67,7 +67,7 @@ def change(broker: Broker, task_id: str, verb: Verb, actor: str | None = None) -
 
 
 class CaptureFileConformance(Suite):
-    """`[capture]` of a file."""
+    """The section `[capture]` of a config file."""
 
     def test_capture_settings_of_the_file_hold_for_programs(self, broker: Broker) -> None:
         assert applied(broker, WHOLE) == ApplyResult(created=("captured", "workflows"))
@@ -163,11 +163,11 @@ class CaptureFileConformance(Suite):
 
 
 class CaptureAdministrationConformance(Suite):
-    """What the command line and a server do with captured tasks."""
+    """The operations of the command line and a server on captured tasks."""
 
     @pytest.fixture
     def filled(self, broker: Broker) -> DeadLetterQueue:
-        """A queue with a task that waits and one that is exhausted."""
+        """Create a queue with a task that waits and one that is exhausted."""
         dlq = DeadLetterQueue(broker)
         dlq.enqueue("waits", {"n": 1}, "Connection timeout", metadata={"password": "hunter2"}, repos=["a"])
         dlq.enqueue("exhausted", {"n": 2}, PermissionError("no"), max_retries=0)

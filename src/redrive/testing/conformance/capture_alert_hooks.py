@@ -1,4 +1,4 @@
-"""Hooks and alerts of a dead-letter queue: called after what they report is committed, and never in its way."""
+"""Hooks and alerts of a dead-letter queue: called after the commit of what they report, without delaying it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FEW = AlertThresholds(utilization_percent=80, exhausted=3, success_rate=0.5, min
 
 
 class CaptureHookConformance(Suite):
-    """What hooks and alerts promise."""
+    """The guarantees of hooks and alerts."""
 
     def seen(self, dlq: DeadLetterQueue) -> list[tuple[str, str, DeadLetterStatus]]:
         """Add a hook for each event, and return the list that they write to."""
@@ -171,7 +171,7 @@ class CaptureHookConformance(Suite):
         assert fired == []
         self.fill(dlq, 8, 1, max_retries=0)
         assert fired == [(AlertKind.UTILIZATION, 90.0)]
-        dlq.archive_task("t0")  # 80 %: not far enough below
+        dlq.archive_task("t0")  # 80 %: above 0.9 × the threshold
         self.fill(dlq, 9, 1, max_retries=0)
         assert len(fired) == 1
         for number in (1, 2):
@@ -183,7 +183,7 @@ class CaptureHookConformance(Suite):
     def test_of_many_programs_one_fires(self, broker: Broker, clock: FakeClock) -> None:
         programs = [DeadLetterQueue(broker, alerts=FEW) for _ in range(3)]
         fired = [self.alerts(dlq) for dlq in programs]
-        silent = DeadLetterQueue(broker, alerts=FEW)  # has no hook, and so does not fire in the place of others
+        silent = DeadLetterQueue(broker, alerts=FEW)  # a queue without a hook does not claim the alert
         self.fill(silent, 0, 4, max_retries=0)
         for number, dlq in enumerate(programs, 4):
             self.fill(dlq, number, 1, max_retries=0)
@@ -210,7 +210,7 @@ class CaptureHookConformance(Suite):
         clock.advance("1m")
         dlq.run_due_tasks()
         dlq.shutdown()
-        assert fired == []  # too few retries
+        assert fired == []  # fewer than min_retries
         outcomes.append(False)
         assert not dlq.retry_task(dlq.list_tasks("pending")[0].task_id)["success"]
         dlq.shutdown()

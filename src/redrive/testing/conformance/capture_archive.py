@@ -1,4 +1,4 @@
-"""Captured tasks that are put aside: archived, cleared, restored."""
+"""Captured tasks that are archived, cleared and restored."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def capture(dlq: DeadLetterQueue, id: str = "wf_1", **options: Any) -> None:
 
 
 class CaptureArchiveConformance(Suite):
-    """Any task that is not being retried can be put aside, and comes back as it was."""
+    """Any task that is not being retried can be archived, and is restored unchanged."""
 
     @pytest.fixture
     def dlq(self, broker: Broker) -> Iterator[DeadLetterQueue]:
-        """A dead-letter queue."""
+        """Return a dead-letter queue."""
         with DeadLetterQueue(broker) as dlq:
             yield dlq
 

@@ -18,7 +18,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class Unwritable(Exception):
-    """An exception that takes no attributes."""
+    """An exception that refuses attributes."""
 
     __slots__ = ()
 
@@ -34,16 +34,16 @@ class Talkative(Exception):
 
 
 class GuardConformance(Suite):
-    """What a guard promises."""
+    """The guarantees of a guard."""
 
     @pytest.fixture
     def guarded(self, broker: Broker) -> Iterator[DeadLetterQueue]:
-        """A dead-letter queue for guards."""
+        """Return a dead-letter queue for guards."""
         with DeadLetterQueue(broker, "guarded") as dlq:
             yield dlq
 
     def notes(self, error: BaseException) -> str:
-        """The notes of an error."""
+        """Return the notes of an error."""
         return " ".join(getattr(error, "__notes__", ()))
 
     def test_failure_is_raised_as_it_is_and_captured_with_its_arguments(self, guarded: DeadLetterQueue) -> None:

@@ -1,4 +1,4 @@
-"""Capture: one run of a task, here and now, that an operator asks for."""
+"""Capture: one run of a task on request of an operator."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class ManualRetryConformance(Suite):
-    """What `retry_task` promises."""
+    """The guarantees of `retry_task`."""
 
     @pytest.fixture
     def dlq(self, broker: Broker) -> Iterator[DeadLetterQueue]:
-        """A dead-letter queue."""
+        """Return a dead-letter queue."""
         with DeadLetterQueue(broker) as dlq:
             yield dlq
 

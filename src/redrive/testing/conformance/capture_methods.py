@@ -15,7 +15,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class MethodGuardConformance(Suite):
-    """What a guard on a method promises."""
+    """The guarantees of a guard on a method."""
 
     def shop(self, dlq: DeadLetterQueue) -> Any:
         """Return a class with guarded methods of every kind, whose calls fail while it is closed."""
@@ -70,7 +70,7 @@ class MethodGuardConformance(Suite):
         bound, other = shop_type("Rome"), shop_type("Oslo")
         for method in (bound.charge, bound.ship, shop_type.count, shop_type.count_outside):
             dlq.bind(method)
-        dlq.bind(bound.charge)  # again is no error
+        dlq.bind(bound.charge)  # a second bind of the same object is no error
         assert other.charge(7) == Captured("Oslo-7")
         assert asyncio.run(other.ship(8, fast=True)) == Captured("ship-8")
         assert shop_type.count(2026) == Captured("count-2026")

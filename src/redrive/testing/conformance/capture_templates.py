@@ -1,4 +1,4 @@
-"""Templates: a captured failure has the category, the policy and the advice of the template that it fits."""
+"""Templates: a captured failure has the category, the policy and the advice of the template that it matches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class HttpAnswer:
-    """An answer of a server."""
+    """A response of a server."""
 
     def __init__(self, status_code: int, **headers: str) -> None:
         self.status_code = status_code
@@ -43,11 +43,11 @@ class HTTPStatusError(Exception):
 
 
 class TemplateConformance(Suite):
-    """What templates promise."""
+    """The guarantees of templates."""
 
     @pytest.fixture
     def templated(self, broker: Broker) -> Iterator[DeadLetterQueue]:
-        """A dead-letter queue for guards with templates."""
+        """Return a dead-letter queue for guards with templates."""
         with DeadLetterQueue(broker, "templated") as dlq:
             yield dlq
 

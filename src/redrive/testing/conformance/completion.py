@@ -42,7 +42,7 @@ REFUSED_PUTS: list[tuple[type[RedriveError], list[tuple[str, Any]]]] = [
 
 
 class CompleteConformance(Suite):
-    """The work is done."""
+    """Completion with results and follow-up items."""
 
     def test_completed_item_is_removed(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -137,12 +137,12 @@ NULL = Result(b"null", "application/json")
 
 
 def kept(result: Result, queue: str = "jobs", put_to: str | None = None) -> KeptResult:
-    """What GetResult gives."""
+    """Return the result of GetResult."""
     return KeptResult(result.payload, result.content_type, queue, put_to)
 
 
 class ResultConformance(StoreSuite):
-    """What Complete keeps, and GetResult gives."""
+    """Results that Complete keeps and GetResult returns."""
 
     @pytest.mark.parametrize("keep_completed", [0, 60 * SECOND])
     @pytest.mark.parametrize("result", [NULL, Result(b"\x00\xff", "application/octet-stream")], ids=["null", "bytes"])

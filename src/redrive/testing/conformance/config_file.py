@@ -1,4 +1,4 @@
-"""Settings that a config file manages, and what its retry policy does to items."""
+"""Settings that a config file manages, and the effect of its retry policy on items."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
 
 
 def settings_of(broker: Broker) -> dict[str, Any]:
-    """All settings there are."""
+    """Return all settings."""
     return {queue.name: queue.settings for queue in broker.list_queues()}
 
 
 class ManagedConformance(Suite):
-    """A file and a store."""
+    """The settings of a config file in a store."""
 
     def test_file_creates_queues_with_dead_queues_first(self, broker: Broker) -> None:
         text = """

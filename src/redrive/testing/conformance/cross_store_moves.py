@@ -16,7 +16,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class DeadQueueElsewhereConformance(StorePairSuite):
-    """`dead_queue = "name@store"`."""
+    """A dead queue in another store: `dead_queue = "name@store"`."""
 
     def test_dead_item_arrives_with_everything(self, pair: StorePair, clock: FakeClock) -> None:
         pair.create_queues(retry={"attempts": 2, "cooldown": "1s"}, expire_timeout="1h")
@@ -164,7 +164,7 @@ class DeadQueueElsewhereConformance(StorePairSuite):
 
 
 class MovingItemConformance(StorePairSuite):
-    """What can, and what cannot, be done to an item that is moving."""
+    """Changes that are accepted or refused for an item that is moving."""
 
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("verb", ["retry", "redrive", "complete_items", "move", "bury_items"])
@@ -173,7 +173,7 @@ class MovingItemConformance(StorePairSuite):
         pair.source.create_queue("other")
         id = kill(pair.source).id
         options: dict[str, Any] = {"to": "other"} if verb == "move" else {}
-        with pytest.raises(WrongStatus, match="on its way to another store"):
+        with pytest.raises(WrongStatus, match="in the other store once it has arrived"):
             getattr(pair.source, verb)(id, force=force, **options)
         for other in ("archive", "restore", "purge"):
             with pytest.raises(WrongStatus):
@@ -184,7 +184,7 @@ class MovingItemConformance(StorePairSuite):
     def test_it_can_be_dropped_by_force_only(self, pair: StorePair) -> None:
         pair.create_queues()
         id = kill(pair.source).id
-        with pytest.raises(WrongStatus, match="on its way"):
+        with pytest.raises(WrongStatus, match="in the other store once it has arrived"):
             pair.source.drop(id)
         assert pair.source.drop(id, force=True).status is None
         assert pair.source.run_maintenance().moved == 0
@@ -208,7 +208,7 @@ class MovingItemConformance(StorePairSuite):
 
 
 class InterruptedMoveConformance(StorePairSuite):
-    """A move that stops after any of its four transactions goes on, and nothing is lost or there twice."""
+    """A move that stops after any of its four transactions continues, and no item is lost or duplicated."""
 
     def test_after_it_was_received(self, pair: StorePair) -> None:
         pair.create_queues()
@@ -292,10 +292,10 @@ class InterruptedMoveConformance(StorePairSuite):
 
 
 class DeadQueueElsewhereRulesConformance(StorePairSuite):
-    """The rules about dead queues, with another store between."""
+    """The rules for dead queues, across two stores."""
 
     def refused(self, pair: StorePair, dead_queue: Any, text: str) -> None:
-        """At create and at update, and nothing was changed."""
+        """Check that create and update refuse the dead queue, and that nothing is changed."""
         with pytest.raises(InvalidSetting, match=text):
             pair.source.create_queue("jobs", dead_queue=dead_queue)
         pair.source.create_queue("jobs")

@@ -1,4 +1,4 @@
-"""Redrives back to the store that an item came from, and moves by hand to another."""
+"""Redrives to the store that an item came from, and manual moves to another store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class RedriveElsewhereConformance(StorePairSuite):
-    """Back to work in the store that an item came from, or in another one."""
+    """Redrive to the store that an item came from, or to another one."""
 
     def test_it_goes_back_and_dies_again(self, pair: StorePair, clock: FakeClock) -> None:
         pair.create_queues(expire_timeout="1h")
@@ -132,12 +132,12 @@ class RedriveElsewhereConformance(StorePairSuite):
         (item,) = pair.source.find(status="pending").items
         with pytest.raises(WrongStatus):
             pair.source.undo(item.id)
-        with pytest.raises(InvalidInput, match="nothing is taken back from another store"):
+        with pytest.raises(InvalidInput, match="nothing can be undone in another store"):
             pair.target.undo_operation(operation.id)
 
 
 class MoveElsewhereConformance(StorePairSuite):
-    """`move(ids, "name@store")`."""
+    """Manual moves to another store: `move(ids, "name@store")`."""
 
     def test_work_keeps_what_it_is(self, pair: StorePair, clock: FakeClock) -> None:
         pair.source.create_queue("jobs", retry={"attempts": 3, "cooldown": "1h"}, expire_timeout="1d")

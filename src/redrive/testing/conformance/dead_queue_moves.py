@@ -1,4 +1,4 @@
-"""Dead queues: a dead item moves there as a fresh pending item, and comes back."""
+"""Dead queues: a dead item moves there as a fresh pending item, and is redriven from there."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def only(broker: Broker, queue: str) -> Item:
-    """The one item that can be leased from a queue, left there."""
+    """Return the only item that can be leased from a queue; its lease is released uncounted."""
     lease = take(broker, queue)
     broker.release(lease, counted=False)
     return broker.get(lease.id)
 
 
 class MoveConformance(Suite):
-    """What a dead item is in its dead queue."""
+    """The state of a dead item in its dead queue."""
 
     def test_dead_item_moves_as_a_fresh_pending_item(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
@@ -46,7 +46,7 @@ class MoveConformance(Suite):
         assert places(broker.stats("morgue")) == {"pending": 1}
 
     def test_death_record_of_a_move_has_the_instant_of_the_first_lease(self, broker: Broker, clock: FakeClock) -> None:
-        """An ancestor wrote the instant of the put there."""
+        """Regression test: a predecessor recorded the instant of the put."""
         dead_queue(broker)
         broker.put("jobs", 1)
         leased_at = clock.advance("1m")
@@ -91,7 +91,7 @@ class MoveConformance(Suite):
         assert places(broker.stats("jobs")) == {}
 
     def test_expired_item_that_was_never_leased_is_moved_and_not_copied(self, broker: Broker, clock: FakeClock) -> None:
-        """An ancestor copied such an item at every look."""
+        """Regression test: a predecessor copied such an item at every poll."""
         dead_queue(broker)
         broker.put("jobs", 1, expire_timeout="1s")
         clock.advance("1s")
@@ -102,7 +102,7 @@ class MoveConformance(Suite):
         assert places(broker.stats("morgue")) == {"pending": 1}
 
     def test_moved_item_does_not_expire_in_its_dead_queue(self, broker: Broker, clock: FakeClock) -> None:
-        """An ancestor deleted the dead when the dead queue's own expiry passed."""
+        """Regression test: a predecessor deleted dead letters when the expiry of the dead queue passed."""
         dead_queue(broker, expire_timeout="1s")
         kill(broker)
         clock.advance("365d")
@@ -173,7 +173,7 @@ class MoveConformance(Suite):
 
 
 class RouteConformance(Suite):
-    """A table sends the dead to queues by the type or class of their error."""
+    """A table routes dead items to queues by the type or class of their error."""
 
     @pytest.mark.parametrize(
         ("error", "queue"),

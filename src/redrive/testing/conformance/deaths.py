@@ -1,4 +1,4 @@
-"""Death: for which reason, with which record, and where the item goes."""
+"""Death: its reason, its record, and the place of the dead item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class BuryConformance(Suite):
-    """A worker makes an item dead, whatever its counters say."""
+    """A worker makes an item dead, regardless of its counters."""
 
     def test_buried_item_is_dead_with_its_note(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry={"attempts": 9}, max_attempts=0)
@@ -46,10 +46,10 @@ class BuryConformance(Suite):
 
 
 class ReasonConformance(Suite):
-    """Where several reasons apply, the first of the list is given."""
+    """If several reasons apply, the first of the list is recorded."""
 
     def dying(self, broker: Broker, **options: Any) -> None:
-        """An item whose first delivery ends it for every reason that counters have."""
+        """Put an item whose first delivery exceeds all limits of counters."""
         broker.create_queue("jobs", max_attempts=1, max_losses=1)
         broker.put("jobs", 1, **options)
 
@@ -94,7 +94,7 @@ class ReasonConformance(Suite):
 
 
 class DeadInPlaceConformance(Suite):
-    """Without a dead queue the item stays where it is, with status dead."""
+    """Without a dead queue, the item stays in its queue with status dead."""
 
     def test_dead_item_stays_with_its_id_and_payload(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")

@@ -1,4 +1,4 @@
-"""Drops: a dropped item is archived for a time, and restored as it was. Its idempotency key is free meanwhile."""
+"""Drops: a dropped item is archived for a time, and restored unchanged. Its idempotency key is free until then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class DropByHandConformance(Suite):
-    """A drop puts an item into the archive, and undo takes it out again."""
+    """A drop archives an item, and undo restores it."""
 
     @pytest.mark.parametrize("undo", ["undo", "restore"])
     @pytest.mark.parametrize("start", STARTS)
@@ -129,7 +129,7 @@ class DropByHandConformance(Suite):
         item = broker.get(first)
         assert (item.worker, item.lease_deadline, item.counters.attempts) == (None, None, 1)
         assert broker.undo(first).status == "pending"
-        assert [lease.id for lease in take_all(broker)] == [first, second]  # in its old place
+        assert [lease.id for lease in take_all(broker)] == [first, second]  # at its previous position
 
     def test_dead_item_that_is_leased_and_dropped_is_dead_when_restored(self, broker: Broker) -> None:
         create_queues(broker)
@@ -219,7 +219,7 @@ class DropByHandConformance(Suite):
 
 
 class DroppedKeyConformance(Suite):
-    """The idempotency key of a dropped item is free, and known again with it."""
+    """The idempotency key of a dropped item is free, and in use again once the item is restored."""
 
     @pytest.fixture(params=["1d", "item"])
     def jobs(self, broker: Broker, request: pytest.FixtureRequest) -> Broker:
@@ -271,7 +271,7 @@ class DroppedKeyConformance(Suite):
 
     @pytest.mark.parametrize("archive", [False, True])
     def test_key_of_a_completed_item_is_what_it_was(self, jobs: Broker, archive: bool) -> None:
-        """A timed key outlives its item, so that no work is done twice; one that ends with its item is free."""
+        """Check that a key with a timeout outlives its item, and that a key that ends with its item is free."""
         first = jobs.put("jobs", 1, idempotency_key="k").id
         jobs.complete(take(jobs))
         if archive:

@@ -1,4 +1,4 @@
-"""Export and import into another store or namespace; an item is found by every id it had."""
+"""Export and import into another store or namespace; an item is found by each id that it had."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class TransferConformance(Suite):
-    """`export` in one place, `import_items` in another."""
+    """`export` from one store, `import_items` into another."""
 
     @pytest.fixture
     def elsewhere(self, open_broker: OpenBroker) -> Broker:
-        """Another namespace, which sees nothing of the first."""
+        """Return a broker on another namespace, without access to the first."""
         return open_broker(namespace="elsewhere")
 
     def test_dead_letters_keep_everything(self, broker: Broker, elsewhere: Broker, clock: FakeClock) -> None:
@@ -237,7 +237,7 @@ SOURCE = ItemId("a" * 32)
 
 
 class LineageConformance(StoreSuite):
-    """Old ids, tokens of former leases, dead letters."""
+    """Former ids, tokens of former leases, and dead letters."""
 
     def test_old_ids_and_tokens_follow_the_item(self, direct: StoreDriver) -> None:
         direct.queue("morgue")
@@ -296,7 +296,7 @@ class LineageConformance(StoreSuite):
 
 
 class SourceConformance(StoreSuite):
-    """source_id: the id that an item had elsewhere."""
+    """`source_id`: the id that an item had in another store."""
 
     def test_import_is_ignored_while_the_item_is_there(self, direct: StoreDriver) -> None:
         direct.queue()

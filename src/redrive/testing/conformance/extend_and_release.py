@@ -1,4 +1,4 @@
-"""Fencing: the token decides, not the clock. Extend and settle after the deadline, and release, counted or not."""
+"""Fencing tokens: the token decides, not the clock. Extend and settle after the deadline; both kinds of release."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ every_use = pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 
 
 def refused(broker: Broker, use: Use, lease: Lease, status: str | None) -> None:
-    """The use of a lost lease names what the item is now, by lease and by token, and changes nothing."""
+    """Check that a lost lease is refused, by lease and by token, with the current status, and changes nothing."""
     before = broker.get(lease.id) if status else None
     stats = broker.stats("jobs")
     for proof in (lease, lease.token):
         with pytest.raises(LeaseLost, match=f"it is {status} now" if status else "completed or removed") as refusal:
-            use(broker, proof)  # type: ignore[arg-type]  # a token does where a lease does
+            use(broker, proof)  # type: ignore[arg-type]  # a token is accepted instead of a lease
         assert (refusal.value.status, refusal.value.id) == (status, lease.id)
     assert broker.stats("jobs") == stats
     if before is not None:
@@ -45,7 +45,7 @@ def refused(broker: Broker, use: Use, lease: Lease, status: str | None) -> None:
 
 
 class FencingConformance(Suite):
-    """Settles that come late are accepted while nobody else took the item, and refused from then on."""
+    """Late settles are accepted until the item is leased or settled again, and refused after that."""
 
     @every_use
     def test_late_use_is_accepted_while_no_sweep_took_the_item(
@@ -61,7 +61,7 @@ class FencingConformance(Suite):
     def test_token_alone_is_proof_enough(self, broker: Broker, use: Use) -> None:
         broker.create_queue("jobs")
         broker.put("jobs", 1)
-        use(broker, take(broker).token)  # type: ignore[arg-type]  # a token does where a lease does
+        use(broker, take(broker).token)  # type: ignore[arg-type]  # a token is accepted instead of a lease
 
     @every_use
     def test_use_after_the_sweep_is_refused(self, broker: Broker, clock: FakeClock, use: Use) -> None:
@@ -144,7 +144,7 @@ class FencingConformance(Suite):
 
 
 class ExtendConformance(Suite):
-    """A worker that needs longer says so."""
+    """A worker extends its lease."""
 
     def test_extension_counts_from_now_and_keeps_the_token(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", lease_timeout="10s")
@@ -214,7 +214,7 @@ class ExtendConformance(Suite):
 
 
 class ReleaseConformance(Suite):
-    """Counted: the attempt is spent and the item goes to the tail."""
+    """Counted release: the attempt counts, and the item moves to the tail."""
 
     def test_given_back_item_is_pending_and_its_attempt_is_spent(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
@@ -249,7 +249,7 @@ class ReleaseConformance(Suite):
             assert broker.release(take(broker), error="busy").counters.failures == 0
 
     def test_explicit_give_back_dies_at_max_attempts(self, broker: Broker) -> None:
-        """An ancestor checked the limit at time-outs only, so that an item given back by hand lived for ever."""
+        """Regression test: a predecessor checked the limit at time-outs only, so that released items never died."""
         broker.create_queue("jobs", max_attempts=2)
         broker.put("jobs", 1)
         assert broker.release(take(broker)).status == "pending"
@@ -267,7 +267,7 @@ class ReleaseConformance(Suite):
 
 
 class UncountedReleaseConformance(Suite):
-    """Not counted: it never ran, so nothing is spent and it takes its old place."""
+    """Uncounted release: the item did not run, so no attempt counts, and it keeps its position."""
 
     def test_attempt_is_taken_back_and_the_delivery_stays(self, broker: Broker) -> None:
         broker.create_queue("jobs")

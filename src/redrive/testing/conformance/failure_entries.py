@@ -19,11 +19,11 @@ from redrive.testing.fake_clock import FakeClock
 
 DOWN = Failure("ConnectionError", "no route to host", error_class=ErrorClass.NETWORK, fingerprint="0123456789abcdef")
 DOWN_ERROR = ("network", "0123456789abcdef")
-"""What entries of that failure have as class and fingerprint."""
+"""The error class and fingerprint in entries of that failure."""
 
 
 def failures(broker: Broker) -> list[tuple[str, str | None, str | None]]:
-    """The kinds of what happened, each with its error class and fingerprint."""
+    """Return the kinds of all entries, each with its error class and fingerprint."""
     return [(entry.kind.value, entry.error_class, entry.fingerprint) for entry in broker.feed().entries]
 
 

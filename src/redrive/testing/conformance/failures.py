@@ -1,4 +1,4 @@
-"""Fail: retried or dead, by counters, settings and error; one history entry per unsuccessful attempt and redrive."""
+"""Fail: retry or death by counters, settings and error; one history entry per unsuccessful attempt and redrive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPLETE = Failure(
     peak_memory=2**53 - 1,
     retry_after=90_000_000,
 )
-"""A failure in which nothing is left out."""
+"""A failure with all fields set."""
 
 
 class FailConformance(Suite):
@@ -73,7 +73,7 @@ class FailConformance(Suite):
         assert (item.worker, item.lease_deadline, item.dead_reason) == (None, None, None)
 
     def test_automatic_retry_keeps_the_counters(self, broker: Broker, clock: FakeClock) -> None:
-        """The cooldown of one ancestor zeroed the count, so that items with two tries or more never died."""
+        """Regression test: a predecessor reset the counters, so that items with two attempts or more never died."""
         broker.create_queue("jobs", retry={"attempts": 3, "cooldown": "30s"})
         receipt = broker.put("jobs", 1)
         for n in (1, 2):
@@ -166,7 +166,7 @@ class FailConformance(Suite):
         assert broker.get(settled.id).last_failure == failure
 
     def test_every_field_of_a_failure_comes_back(self, broker: Broker) -> None:
-        """However it was written down, and wherever the item goes since."""
+        """Check each form of storage, and each later status of the item."""
         assert all(getattr(COMPLETE, field.name) != field.default for field in msgspec.structs.fields(COMPLETE))
         broker.create_queue("morgue")
         broker.create_queue("jobs", dead_queue="morgue")
@@ -213,7 +213,7 @@ class FailConformance(Suite):
 
 
 class HistoryConformance(Suite):
-    """What is on record, oldest first."""
+    """The history of an item, oldest entry first."""
 
     def test_every_ending_but_completion_is_on_record(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry={"attempts": 5})

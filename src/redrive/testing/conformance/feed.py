@@ -1,4 +1,4 @@
-"""The feed: what happened, in order, by queue and by item."""
+"""The feed: all events, in order, by queue and by item."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def told(broker: Broker, **conditions: Any) -> list[str]:
-    """The kinds of what happened, in order."""
+    """Return the kinds of the entries, in order."""
     return [entry.kind.value for entry in broker.feed(**conditions).entries]
 
 
 def last(broker: Broker, **conditions: Any) -> FeedEntry:
-    """The newest entry."""
+    """Return the newest entry."""
     return broker.feed(**conditions).entries[-1]
 
 
 class FeedConformance(Suite):
-    """Which entries there are, and what they tell."""
+    """The entries of the feed, and their fields."""
 
     def test_what_goes_well_is_not_told_unless_asked_for(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -174,7 +174,7 @@ class FeedConformance(Suite):
             broker.fail(take(broker), "boom")
             broker.run_maintenance()
         dead = broker.find().items[0]
-        broker.redrive(dead.id)  # happens in the morgue
+        broker.redrive(dead.id)  # an event of "morgue", which has no feed
         assert told(broker) == ["dead"]
 
     def test_deleted_queue_tells_nothing(self, broker: Broker) -> None:
@@ -196,7 +196,7 @@ class FeedConformance(Suite):
 
 
 class FeedReadingConformance(Suite):
-    """Pages of the feed, and following it."""
+    """Pages of the feed, and reading on from the last one."""
 
     def test_numbers_grow_and_pages_make_up_the_whole(self, broker: Broker) -> None:
         broker.create_queue("jobs")

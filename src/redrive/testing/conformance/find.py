@@ -220,7 +220,7 @@ class FilterConformance(Suite):
 
 
 class PageConformance(Suite):
-    """Order, pages and cursors."""
+    """Order, pages and cursors of results."""
 
     def test_dead_letters_come_in_the_order_of_their_deaths(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -275,7 +275,7 @@ class PageConformance(Suite):
             seen += [id for id in ids_of(page.items) if id in stay]
             if (cursor := page.cursor) is None:
                 break
-            if turn < 12:  # each time 80 items die again, and half of them are put aside or restored
+            if turn < 12:  # 80 items die again in each turn, and half of them are archived or restored
                 broker.redrive(others)
                 broker.bury_items(others)
                 (broker.restore if turn % 2 else broker.archive)(others[::2])

@@ -1,4 +1,4 @@
-"""Gates of a queue: how many leases it gives, exactly, and when it gives them again."""
+"""Gates of a queue: the exact number of leases that it allows, and the instant at which it opens."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ from redrive.testing.conformance.suite import StoreDriver, StoreSuite
 
 
 def after(direct: StoreDriver, seconds: int) -> Instant:
-    """The instant some seconds from now."""
+    """Return the instant some seconds from now."""
     return Instant(direct.clock.now() + seconds * SECOND)
 
 
 def close(direct: StoreDriver, seconds: int = 30, allowance: int | None = None, queue: str = "jobs") -> Queue:
-    """Close the gate of the queue's breaker for some seconds; after that it gives `allowance` leases."""
+    """Close the breaker gate of a queue for some seconds; after that it allows `allowance` leases."""
     until = after(direct, seconds)
     return set_breakers(direct, queue=queue, gate=Gate(BREAKER_GATE, until, allowance))
 
 
 def open_gate(direct: StoreDriver, queue: str = "jobs") -> Queue:
-    """Remove the gate of the queue's breaker."""
+    """Remove the breaker gate of a queue."""
     return set_breakers(direct, queue=queue, gate=None)
 
 
 def set_breakers(direct: StoreDriver, *breakers: Breaker, queue: str = "jobs", **options: Any) -> Queue:
-    """Set the breakers of a queue, and its gate by `options`."""
+    """Set the breakers of a queue, and its breaker gate if `options` has a gate."""
     changed = direct.do(change_of(direct.read(GetQueue(queue)), *breakers, **options))
     assert isinstance(changed, Queue), changed
     return changed
 
 
 def change_of(queue: Queue, *breakers: Breaker, actor: str = "ada", **options: Any) -> SetBreakers:
-    """The call that changes the breakers of a queue, and its gate if one, or None, is among the options."""
+    """Return the call that sets the breakers of a queue, and its breaker gate if `options` has a gate or None."""
     former = gate_named(queue.gates, BREAKER_GATE)
     return SetBreakers(queue.name, breakers, queue.version, actor, former_gate=former, **{"gate": former, **options})
 
 
 def breaker(kind: str, now: Instant, **options: Any) -> Breaker:
-    """A breaker that opened now, for 30 seconds."""
+    """Return a breaker that opened now, for 30 seconds."""
     until = Instant(now + 30 * SECOND)
     return Breaker(kind, now, until, f"20 failures of {kind}", 30 * SECOND, until, **options)
 
 
 def look(direct: StoreDriver, limit: int = 1) -> Leased:
-    """Lease, with all that the store says."""
+    """Lease items, and return the whole result of the store."""
     leased: Leased = direct.do(LeaseItems("jobs", limit))
     return msgspec.structs.replace(leased, leases=tuple(leased.leases))
 
 
 def refuse(direct: StoreDriver, lease: Lease, seconds: int, kind: OutcomeKind = OutcomeKind.FAILED) -> Any:
-    """End a delivery by a Retry-After."""
+    """Fail a delivery with a Retry-After."""
     until = after(direct, seconds)
     verdict = RetryVerdict(0, Status.FAILED)
     failure = Failure("HTTPError", "429 Too Many Requests")
@@ -74,7 +74,7 @@ def refuse(direct: StoreDriver, lease: Lease, seconds: int, kind: OutcomeKind = 
 
 
 class GateConformance(StoreSuite):
-    """A queue whose gate is closed gives nothing; then it gives its allowance, and not one more."""
+    """A closed gate allows no lease; after that, exactly its allowance."""
 
     def test_closed_gate_gives_nothing_and_says_when_it_opens(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -230,7 +230,7 @@ class GateConformance(StoreSuite):
 
 
 class RetryAfterGateConformance(StoreSuite):
-    """A peer that asks to be left alone closes the gate of the queue, for an hour at most."""
+    """A Retry-After closes the gate of the queue, for one hour at most."""
 
     def test_gate_closes_with_the_settle(self, direct: StoreDriver) -> None:
         direct.queue()

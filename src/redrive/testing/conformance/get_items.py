@@ -17,7 +17,7 @@ UNKNOWN = ItemId("0" * 31 + "1")
 
 
 class GetItemsConformance(StoreSuite):
-    """Every status, former ids, ids of nothing, and several ids of one item."""
+    """Items of every status, former ids, unknown ids, and several ids of one item."""
 
     def test_each_item_is_the_one_that_get_returns(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 2, "cooldown": "1h"}, keep_completed="1h")

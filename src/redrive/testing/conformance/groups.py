@@ -16,19 +16,19 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def only(broker: Broker, queue: str | None = None) -> Group:
-    """The one group there is."""
+    """Return the only group."""
     groups = broker.groups(queue)
     assert len(groups) == 1, groups
     return groups[0]
 
 
 def recounted(broker: Broker) -> dict[str, int]:
-    """How many dead letters there are of each fingerprint, one by one."""
+    """Return the number of dead letters by fingerprint, counted one by one."""
     return dict(Counter(item.deaths[-1].cause.fingerprint for item in find_all(broker)))
 
 
 class GroupConformance(Suite):
-    """What a group tells."""
+    """The fields of a group."""
 
     def test_nothing_dead_gives_no_groups(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -90,7 +90,7 @@ class GroupConformance(Suite):
 
 
 class GroupCountConformance(Suite):
-    """A group counts what is there."""
+    """The counts of a group follow every change of its items."""
 
     @pytest.mark.parametrize("to_dead_queue", [False, True])
     @pytest.mark.parametrize("verb", ["redrive", "retry", "archive", "drop", "complete_items", "move"])
@@ -104,7 +104,7 @@ class GroupCountConformance(Suite):
         if verb == "move":
             broker.move(ids[0], "jobs")
         elif verb == "retry" and to_dead_queue:
-            return  # retried in the dead queue that it lies in, it is still a dead letter
+            return  # after a retry inside its dead queue, it is still a dead letter
         else:
             getattr(broker, verb)(ids[0])
         assert {group.fingerprint: group.count for group in broker.groups()} == recounted(broker)
@@ -204,7 +204,7 @@ class GroupCountConformance(Suite):
 
 
 def recount(broker: Broker, ids: list[str]) -> dict[str, dict[str, int]]:
-    """Where the items of these ids are, by queue and status, counted item by item."""
+    """Return the number of these items by queue and status, counted item by item."""
     found: dict[str, Counter[str]] = {}
     page = broker.find(ids=ids, status="any", limit=len(ids))
     assert page.cursor is None
@@ -258,7 +258,7 @@ class StatsConformance(Suite):
         self.agree(broker, ids)
 
     def agree(self, broker: Broker, ids: list[str]) -> None:
-        """Assert that the counts are those of a recount."""
+        """Check that the counts agree with a recount."""
         counted = {queue: places(broker.stats(queue)) for queue in ("jobs", "mails", "morgue")}
         assert {queue: found for queue, found in counted.items() if found} == recount(broker, ids)
 

@@ -1,4 +1,4 @@
-"""Verdicts that hold the item: in the transaction of a settle, or of a put with a failure."""
+"""Verdicts that hold the item, in the transaction of a settle or of a put with a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holders of items: several at a time, and lasting ones; and holds fenced by a version."""
+"""Holders of items: several on one item, lasting ones, and holds fenced by a version."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from redrive.testing.fake_clock import FakeClock
 
 BOOM = Failure("ValueError", "boom")
 NAMES = ("ann", "[", '["ann",true]', '[["ann",true],["bob",false]]', 'a "quoted" name', "ünïcode", "n\nl")
-"""Names of holders, some of which could be taken for the texts by which stores keep holders."""
+"""Names of holders; some look like the encoding of holders in a store."""
 
 
 class HolderConformance(StoreSuite):
-    """An item may have several holders, and is ready when the last one is gone."""
+    """An item may have several holders, and can be leased when the last one is removed."""
 
     def test_item_is_ready_while_it_has_no_holder_in_any_order_of_holds(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -214,11 +214,11 @@ WAYS: dict[str, tuple[tuple[Callable[[StoreDriver, ItemId], ItemId], ...], Statu
     "death in a dead queue, redrive": ((bury_away, redrive), Status.PENDING, LASTING),
     "death in a dead queue, redrive, undo": ((bury_away, redrive, undo), Status.PENDING, LASTING),
 }
-"""What happens to a failed item with a lasting holder and another one, what it is then, and its holders."""
+"""Changes of a failed item with a lasting and a temporary holder, its status after them, and its holders."""
 
 
 def held_item(direct: StoreDriver) -> ItemId:
-    """A failed item: held by the breaker, lastingly, by its verdict, and by Ann, for now."""
+    """Return the id of a failed item with a lasting holder "breaker", set by the verdict, and a temporary "ann"."""
     for name in ("other", "morgue"):
         direct.queue(name)
     direct.queue(expire_timeout=3600 * SECOND)
@@ -233,12 +233,12 @@ def held_item(direct: StoreDriver) -> ItemId:
 
 
 def leasable(direct: StoreDriver) -> list[bytes]:
-    """The payloads of all that can be leased now."""
+    """Lease all eligible items, and return their payloads."""
     return [lease.payload for name in ("jobs", "other", "morgue") for lease in direct.lease(name, 5)]
 
 
 class LastingHoldConformance(StoreSuite):
-    """A lasting hold stays with its item until Unhold, wherever the item goes in its store."""
+    """A lasting hold stays with its item until Unhold, through all changes in its store."""
 
     @pytest.mark.parametrize("way", WAYS)
     def test_lasting_holder_stays_whatever_happens(self, direct: StoreDriver, way: str) -> None:
@@ -331,7 +331,7 @@ class LastingHoldConformance(StoreSuite):
 
 
 class HolderTransferConformance(StorePairSuite):
-    """A lasting hold ends where its item leaves the store; another one goes along."""
+    """A lasting hold ends when its item moves to another store; a temporary one moves with it."""
 
     def test_lasting_holder_stays_behind_when_the_item_moves(self, pair: StorePair, clock: FakeClock) -> None:
         pair.source.create_queue("jobs")
@@ -342,7 +342,7 @@ class HolderTransferConformance(StorePairSuite):
         pair.source.hold(ids[:1], "bob")
         pair.source.move(ids, pair.there("inbox"))
         assert [set(pair.source.get(id).held_by) for id in ids] == [{"ann", "bob"}, set()]
-        assert pair.source.unhold("ann") == 0  # it is moving
+        assert pair.source.unhold("ann") == 0  # the item is moving
         clock.advance("1s")
         assert pair.source.run_maintenance().moved == 2
         assert values(take_all(pair.target, "inbox")) == [1]

@@ -1,4 +1,4 @@
-"""Idempotency keys of puts, and `put_failed`: work that has failed outside any queue."""
+"""Idempotency keys of puts, and `put_failed`: work that failed outside a queue."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def completed(broker: Broker) -> None:
-    """The item was done."""
+    """Complete the item."""
     broker.complete(take(broker))
 
 
 def dead(broker: Broker) -> None:
-    """The item died in place."""
+    """Let the item die in place."""
     broker.fail(take(broker), "boom", final=True)
 
 
 def redriven(broker: Broker) -> None:
-    """The item died and a person brought it back."""
+    """Let the item die, and redrive it."""
     broker.redrive(broker.fail(take(broker), "boom", final=True).id)
 
 
 def archived(broker: Broker) -> None:
-    """The item died and was put aside."""
+    """Let the item die, and archive it."""
     broker.archive(broker.fail(take(broker), "boom", final=True).id)
 
 
 def moved(broker: Broker) -> None:
-    """The item died into a dead queue."""
+    """Let the item die and move to a dead queue."""
     broker.create_queue("morgue")
     broker.update_queue("jobs", dead_queue="morgue")
     broker.fail(take(broker), "boom", final=True)
 
 
 def moved_and_done(broker: Broker) -> None:
-    """The item died into a dead queue, and what was there was consumed."""
+    """Let the item die and move to a dead queue, and complete it there."""
     moved(broker)
     broker.complete(take(broker, "morgue"))
 
 
 class IdempotencyConformance(Suite):
-    """A key is unique for each queue, from the first put until its time is over."""
+    """A key is unique within a queue, from the first put until its timeout."""
 
     def test_known_key_gives_the_first_item_and_puts_nothing(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -165,7 +165,7 @@ class IdempotencyConformance(Suite):
 
 
 class CaptureConformance(Suite):
-    """Born failed or dead, as the queue's settings say."""
+    """A put with a failure is failed or dead by the settings of the queue."""
 
     def test_born_dead_without_retry(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")

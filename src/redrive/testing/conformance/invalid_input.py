@@ -1,4 +1,4 @@
-"""Invalid input: a typed error, the same on every store, nothing changed. Names and namespaces."""
+"""Invalid input: the same typed error on every store, without a change. Names and namespaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.testing.fake_clock import FakeClock
 BAD_VERDICTS: list[Any] = [
     RetryVerdict(-1),
     RetryVerdict(2**70),
-    RetryVerdict(1.5),  # type: ignore[arg-type]  # what is not typed is checked when it runs
+    RetryVerdict(1.5),  # type: ignore[arg-type]  # values of a wrong type are checked at run time
     RetryVerdict(0, Status.DEAD),
     RetryVerdict(0, Status.ACTIVE),
     Dead("nonsense"),  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ NO_PUTS: list[Any] = ["ab", {"ab": 1}, 7, [1], ["ab"], [("jobs", 1, 2)], [{"jobs
 
 
 class RefusalConformance(Suite):
-    """What is refused before a store sees it, and what a store refuses."""
+    """Input that the broker refuses, and input that the store refuses."""
 
     @pytest.mark.parametrize("verdict", BAD_VERDICTS, ids=lambda verdict: repr(verdict)[:60])
     def test_bad_verdict_is_refused(self, broker: Broker, verdict: Any) -> None:
@@ -274,7 +274,7 @@ class NameConformance(Suite):
 
 
 class NamespaceConformance(Suite):
-    """Namespaces on one store never see each other."""
+    """Namespaces on one store are isolated from each other."""
 
     def test_queues_of_another_namespace_do_not_exist(self, open_broker: OpenBroker) -> None:
         one, two = open_broker("one"), open_broker("two")

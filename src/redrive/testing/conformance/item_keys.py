@@ -25,7 +25,7 @@ MANY = 60
 
 
 def first_put(broker: Broker) -> ItemId:
-    """An item under a key that ends with it, in the queue of all journeys."""
+    """Put an item under a key that ends with it, in the queue of all journeys, and return its id."""
     create_queues(broker)
     broker.update_queue("jobs", idempotency_timeout="item")
     return broker.put("jobs", 1, idempotency_key="k").id
@@ -196,7 +196,7 @@ class ItemKeyConformance(Suite):
 
 
 class ItemKeyBatchConformance(StoreSuite):
-    """In one batch, and in one call."""
+    """Several puts under one key in one batch or one call."""
 
     def test_calls_of_one_batch_find_what_those_before_them_did(self, direct: StoreDriver) -> None:
         direct.queue(idempotency_timeout=WITH_ITEM)
@@ -249,7 +249,7 @@ class ItemKeyBatchConformance(StoreSuite):
 
 
 class MovingItemKeyConformance(StorePairSuite):
-    """The item goes to another store."""
+    """The key of an item that moves to another store."""
 
     def test_key_of_a_moving_item_is_known_and_then_free(self, pair: StorePair) -> None:
         pair.create_queues(idempotency_timeout="item")

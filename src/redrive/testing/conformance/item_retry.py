@@ -1,4 +1,4 @@
-"""A retry policy of one item: it replaces that of the queue as a whole, and stays with the item."""
+"""The retry policy of an item: it replaces the whole policy of the queue, and stays with the item."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = {
 
 
 def delays(broker: Broker, clock: FakeClock, error: BaseException | str = "boom", most: int = 10) -> list[float]:
-    """Let the next item fail until it is dead, or `most` times: the seconds that it waits after each failure."""
+    """Fail the next item until it is dead, or `most` times. Return the seconds that it waits after each failure."""
     waits: list[float] = []
     for _ in range(most):
         settled = broker.fail(take(broker), error)
@@ -45,7 +45,7 @@ def delays(broker: Broker, clock: FakeClock, error: BaseException | str = "boom"
 
 
 class ItemRetryConformance(Suite):
-    """`put(…, retry=…)`."""
+    """A put with a retry policy: `put(…, retry=…)`."""
 
     @pytest.mark.parametrize(
         ("own", "waits"),
@@ -162,11 +162,11 @@ class ItemRetryConformance(Suite):
 
 
 class KeptRetryConformance(Suite):
-    """An item keeps its policy for life."""
+    """An item keeps its policy through all changes."""
 
     @pytest.fixture
     def rules(self, broker: Broker) -> Overrides:
-        """Everything that a policy can have."""
+        """Return a policy with all fields set."""
         broker.create_queue("jobs")
         return Overrides(9, 8, parse_retry_policy(RULES))
 
@@ -245,7 +245,7 @@ class KeptRetryConformance(Suite):
 
 
 class RefusedRetryConformance(Suite):
-    """A policy that an item cannot have: nothing is put, and the error says what is wrong."""
+    """Invalid policies: nothing is put, and the error names the fault."""
 
     @pytest.mark.parametrize(
         ("own", "problem"),
@@ -289,7 +289,7 @@ class RefusedRetryConformance(Suite):
 
 
 class RetryElsewhereConformance(StorePairSuite):
-    """An item that moves to another store takes its policy along."""
+    """An item that moves to another store keeps its policy."""
 
     def test_dead_queue_in_another_store_keeps_it_and_gives_it_back(self, pair: StorePair, clock: FakeClock) -> None:
         pair.create_queues(retry=NEVER)

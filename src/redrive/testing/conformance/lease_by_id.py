@@ -1,4 +1,4 @@
-"""Leases of exactly the items that are named."""
+"""Leases of items by id."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ UNKNOWN = ItemId("0" * 31 + "1")
 
 
 def lease_by_ids(direct: StoreDriver, *ids: ItemId, **options: Any) -> tuple[Any, ...]:
-    """Lease these items; the result of each."""
+    """Lease these items, and return the result of each."""
     results: tuple[Any, ...] = direct.do(LeaseByIds(ids, **options))
     return results
 
 
 def run(direct: StoreDriver, id: ItemId, **options: Any) -> Lease:
-    """Lease one item."""
+    """Lease one item by its id."""
     (lease,) = lease_by_ids(direct, id, **options)
     assert isinstance(lease, Lease), lease
     return lease
 
 
 def fail(direct: StoreDriver, lease: Lease) -> Settled:
-    """End a delivery by a failure that is retried after a minute."""
+    """Fail a delivery, with a retry after one minute."""
     verdict = RetryVerdict(60 * SECOND, Status.FAILED)
     settled = direct.do(Settle(lease.token, OutcomeKind.FAILED, verdict, direct.version(lease.queue)))
     assert isinstance(settled, Settled), settled
@@ -55,7 +55,7 @@ def fail(direct: StoreDriver, lease: Lease) -> Settled:
 
 
 class LeaseByIdConformance(StoreSuite):
-    """Which items are leased by their ids, and as what."""
+    """Items that can be leased by id, and their leases."""
 
     def test_named_item_is_leased_before_those_in_front_of_it(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=30 * SECOND)
@@ -189,10 +189,10 @@ class LeaseByIdConformance(StoreSuite):
 
 
 class LeaseByIdRefusals(StoreSuite):
-    """What is not leased, and what is said of it."""
+    """Items that cannot be leased by id, and their refusals."""
 
     def refusal_of(self, direct: StoreDriver, id: ItemId, **options: Any) -> Any:
-        """The refusal of one id. Nothing has changed."""
+        """Return the refusal of one id, and check that nothing has changed."""
         before, stats = direct.get(id), direct.stats()
         (refusal,) = lease_by_ids(direct, id, **options)
         assert (direct.get(id), direct.stats()) == (before, stats)

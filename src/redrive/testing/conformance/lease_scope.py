@@ -1,4 +1,4 @@
-"""Calls that name a token and a queue: only the queue that the item was leased from will do."""
+"""Calls with a token and a queue: only the queue from which the item was leased is accepted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 
 
 class LeasedFromConformance(StoreSuite):
-    """`queue` beside a token."""
+    """The argument `queue` of calls with a token."""
 
     @every_end
     @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())

@@ -1,4 +1,4 @@
-"""Dead items that are leased by id: what manual changes, operations and brokers do with them."""
+"""Dead items that are leased by id: manual changes, operations and brokers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from redrive.testing.conformance.suite import StoreDriver, StorePair, StorePairS
 from redrive.testing.fake_clock import FakeClock
 
 RETRIED: dict[str, Any] = {"retry": {"attempts": 9, "cooldown": "1m"}, "max_attempts": 0, "max_losses": 0}
-"""A queue that retries everything."""
+"""Settings of a queue that retries every failure."""
 
 
 class LeasedDeadLetterChanges(StoreSuite):
-    """Nothing else changes the item, unless it revokes the lease."""
+    """Other changes of the item are refused, unless they revoke the lease."""
 
     def leased(self, direct: StoreDriver, broker: Broker) -> Item:
-        """A dead item that is leased."""
+        """Return a dead item that is leased."""
         broker.create_queue("jobs")
         broker.create_queue("other")
         dead = dead_item(broker)
@@ -148,7 +148,7 @@ class LeasedDeadLetterChanges(StoreSuite):
 
 
 class LeasedDeadLetterElsewhere(StorePairSuite):
-    """Dead items that came from another store, or go there."""
+    """Leased dead items that came from another store, or move there."""
 
     def test_item_that_died_in_its_dead_queue_stays_there(self, pair: StorePair, clock: FakeClock) -> None:
         pair.create_queues()
@@ -177,7 +177,7 @@ class LeasedDeadLetterElsewhere(StorePairSuite):
 
 
 class LeasedDeadLetterBrokers(StoreSuite):
-    """Whichever broker ends the delivery, the item is dead again."""
+    """The item is dead again, regardless of the broker that settles the delivery."""
 
     @pytest.mark.parametrize("by_token", [False, True])
     @pytest.mark.parametrize(

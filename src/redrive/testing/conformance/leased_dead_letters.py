@@ -1,4 +1,4 @@
-"""Dead items that are leased by id: completed, or dead again as they were."""
+"""Dead items that are leased by id: completed, or dead again unchanged."""
 
 from __future__ import annotations
 
@@ -68,29 +68,29 @@ ENDS: dict[str, tuple[Callable[[StoreDriver, Lease], Any], str | None, Counters]
     "failed manually": (_manually(Verb.FAIL, failure=KILLED), "failed", Counters(2, 2, 2)),
     "buried manually": (_manually(Verb.BURY), "buried", Counters(2, 2, 1)),
 }  # fmt: skip
-"""How a delivery may end other than by completion, what the history says of it, and the counters after it."""
+"""The ends of a delivery other than completion, with the event in the history and the counters after it."""
 every_end = pytest.mark.parametrize("end", ENDS)
 SETTINGS: dict[str, dict[str, Any]] = {
     "stays": {},
     "dead queue": {"dead_queue": "morgue"},
     "dropped": {"on_dead": "drop"},
 }
-"""Where items go that die in the queue."""
+"""Settings of a queue for items that die in it."""
 
 
 def dead_item(broker: Broker, **options: Any) -> Item:
-    """An item that is dead in `jobs`, by one failure."""
+    """Return an item that is dead in `jobs`, by one failure."""
     broker.put("jobs", {"word": "unicorn"}, priority=9, **options)
     return broker.get(broker.fail(take(broker), ValueError("boom"), verdict=Dead(DeadReason.POLICY)).id)
 
 
 def without_delivery(item: Item) -> Item:
-    """What of a dead item does not change by a delivery that did not complete."""
+    """Return a dead item without the fields that an unsuccessful delivery changes."""
     return msgspec.structs.replace(item, counters=Counters(), history=())
 
 
 class LeasedDeadLetterConformance(StoreSuite):
-    """An active item that is still a dead letter."""
+    """A leased item that is still a dead letter."""
 
     def test_dead_item_is_leased_with_the_reason_of_its_death(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")

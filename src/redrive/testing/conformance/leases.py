@@ -1,4 +1,4 @@
-"""Lease: eligibility, order, contents; held items are not leased."""
+"""Lease: eligibility, order, fields of a lease; held items are not leased."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class LeaseConformance(Suite):
-    """A lease is the right of one worker to one item until a deadline."""
+    """The lease of one item to one worker, until a deadline."""
 
     def test_leased_item_is_active_until_its_deadline(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", lease_timeout="30s")
@@ -66,7 +66,7 @@ class LeaseConformance(Suite):
             for lease in leases:
                 broker.release(lease)
         assert len(set(tokens)) == 150
-        # What nobody can guess is at the end; 16 digits that were all different are enough to see that it is drawn.
+        # The end of a token is random: that its last 16 digits all differ is enough evidence.
         assert len({token[-16:] for token in tokens}) == 150
 
     def test_limit_bounds_what_is_given(self, broker: Broker) -> None:
@@ -117,7 +117,7 @@ class LeaseConformance(Suite):
 
 
 class OrderConformance(Suite):
-    """Priority, then the instant at which an item became ready, then the order in which items came to the tail."""
+    """Order: priority, then the instant at which an item became ready, then the order of arrival at the tail."""
 
     def test_items_are_leased_in_the_order_of_their_puts(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -210,7 +210,7 @@ class OrderConformance(Suite):
 
 
 class EligibilityConformance(Suite):
-    """Pending, not held, ready, not expired, in a queue that is not paused."""
+    """Eligible items: pending, not held, ready, not expired, in a queue that is not paused."""
 
     def test_scheduled_item_is_leased_from_its_instant_on(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")

@@ -12,7 +12,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class ListStatsConformance(StoreSuite):
-    """Those that are there, by name, each as `stats` gives it."""
+    """The stats of existing queues, by name, each equal to `stats`."""
 
     def test_each_is_what_stats_gives_and_they_are_by_name(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)

@@ -1,4 +1,4 @@
-"""Lost leases: the worker crashed, hung, or was cut off; leases of a worker that is known to be gone."""
+"""Lost leases: the worker crashed, hung, or lost its connection; leases of a worker that is known to be gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class LossConformance(Suite):
-    """A worker that vanishes costs an attempt and a loss, and not the item."""
+    """A crashed worker costs an attempt and a loss, but not the item."""
 
     def test_vanished_worker_does_not_kill_the_item(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
@@ -142,7 +142,7 @@ KILLED = Failure("WorkerLost", "killed by signal 9", error_class=ErrorClass.POIS
 
 
 class HeldConformance(StoreSuite):
-    """Which leases a worker holds."""
+    """The leases that a worker holds."""
 
     def test_leases_of_a_worker_are_as_it_got_them(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -220,7 +220,7 @@ class HeldConformance(StoreSuite):
 
 
 class LostAtOnceConformance(StoreSuite):
-    """A loss that somebody knows of before the lease runs out."""
+    """A loss that is reported before the lease expires."""
 
     def test_loss_at_once_is_accepted_before_the_deadline(self, direct: StoreDriver) -> None:
         direct.queue()
@@ -274,7 +274,7 @@ class LostAtOnceConformance(StoreSuite):
 
 
 class LostConformance(Suite):
-    """`lost`: what a supervisor says of a worker that is gone."""
+    """Reports of a supervisor about a worker that is gone: `report_lost`."""
 
     def test_loss_counts_at_once_and_says_what_is_known(self, broker: Broker) -> None:
         broker.create_queue("jobs", max_losses=2)

@@ -1,4 +1,4 @@
-"""Dead letters that programs make and send, and what the feed says of dead letters that were handled."""
+"""Dead letters that programs make and send, and entries of the feed about handled dead letters."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ LETTER: DeadLetter[Ask] = DeadLetter(
 
 
 class LetterConformance(Suite):
-    """Letters that were sent."""
+    """Dead letters that a program sends."""
 
     @pytest.fixture
     def dlq_boxes(self, broker: Broker, clock: FakeClock) -> Boxes:
-        """Mailboxes with a policy in force."""
+        """Return mailboxes with a dead-letter policy that is applied."""
         boxes = Boxes(broker, clock)
         boxes.replies.receive()
         boxes.run(len, dlq=boxes.policy)

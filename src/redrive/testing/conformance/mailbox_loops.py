@@ -40,19 +40,19 @@ class ProviderError(Exception):
 
 
 class QuotaError(ProviderError):
-    """A kind of it."""
+    """A subclass of that error."""
 
 
 @dataclass(frozen=True)
 class BrokenPolicy(DLQPolicy[Ask, Answer]):
-    """A policy that cannot decide."""
+    """A policy that raises."""
 
     def should_dead_letter(self, message: Message[Ask, Any], error: Exception) -> bool:
         raise RuntimeError("no idea")
 
 
 class Length(MainLoop[str, int]):
-    """A loop by a subclass."""
+    """A loop as a subclass."""
 
     def process(self, request: str) -> int:
         return len(request)
@@ -69,34 +69,34 @@ class Boxes:
         self.policy: DLQPolicy[Ask, Answer] = DLQPolicy(self.dead, max_delivery_count=3)
 
     def send(self, text: str = "hello", **options: Any) -> Ask:
-        """Send a request that is answered to `replies`."""
+        """Send a request whose reply goes to `replies`."""
         request = MainLoopRequest(text, **options)
         self.requests.send(request, reply_to=self.replies)
         return request
 
     def run(self, handler: Any, times: int = 1, dlq: DLQPolicy[Ask, Answer] | None = None, **options: Any) -> None:
-        """Let a loop receive that many times, and the back-off pass after each."""
+        """Let a loop receive `times` times, and advance the clock past the back-off after each."""
         loop: MainLoop[str, int] = MainLoop(requests=self.requests, handler=handler, dlq=dlq, **options)
         for _ in range(times):
             loop.run(max_iterations=1, wait_time_seconds=0)
             self.clock.advance("15m")
 
     def answers(self) -> list[Answer]:
-        """Take all replies."""
+        """Receive and acknowledge all replies, and return them."""
         received = self.replies.receive(max_messages=10)
         for message in received:
             message.acknowledge()
         return [message.body for message in received]
 
     def letter(self) -> DeadLetter[Ask]:
-        """The one dead letter, which goes back to its mailbox."""
+        """Return the only dead letter, and release it."""
         (message,) = self.dead.receive(max_messages=10)
         message.nack()
         return message.body
 
 
 def failing(error: Exception) -> Any:
-    """A handler that raises this."""
+    """Return a handler that raises this error."""
 
     def handler(request: str) -> int:
         raise error
@@ -105,11 +105,11 @@ def failing(error: Exception) -> Any:
 
 
 class MainLoopConformance(Suite):
-    """Requests, one by one. Loops do not wait: the clock is moved between two receives."""
+    """Main loops on requests. Loops do not wait: the clock is moved between two receives."""
 
     @pytest.fixture
     def boxes(self, broker: Broker, clock: FakeClock) -> Boxes:
-        """The mailboxes."""
+        """Return the mailboxes."""
         return Boxes(broker, clock)
 
     def test_request_is_answered_and_acknowledged(self, boxes: Boxes) -> None:
@@ -300,11 +300,11 @@ class MainLoopConformance(Suite):
 
 
 class DLQConsumerConformance(Suite):
-    """What handlers of dead letters decide."""
+    """The actions of handlers of dead letters."""
 
     @pytest.fixture
     def letters(self, broker: Broker, clock: FakeClock) -> Boxes:
-        """Mailboxes with one dead letter."""
+        """Return mailboxes with one dead letter."""
         boxes = Boxes(broker, clock)
         boxes.send("poison")
         boxes.run(failing(ValueError("x")), dlq=replace(boxes.policy, max_delivery_count=1))
@@ -312,7 +312,7 @@ class DLQConsumerConformance(Suite):
         return boxes
 
     def consume(self, boxes: Boxes, decision: Any) -> DLQConsumer[Ask]:
-        """Run a consumer once, whose handler returns or raises this."""
+        """Run a consumer once, with a handler that returns or raises this, and return the consumer."""
 
         def handler(letter: DeadLetter[Ask]) -> Any:
             if isinstance(decision, Exception):
@@ -330,7 +330,7 @@ class DLQConsumerConformance(Suite):
         found = {(metric.name, labels): value for metric, labels, value in metrics.read()}
         assert found["redrive_dead_letters_handled_total", ("requests-dlq", "processed")] == 1
         age: Any = found["redrive_dead_letter_age_seconds", ("requests-dlq",)]
-        assert age.sum == 4500  # until the consumer ran: 15 minutes after the loop, and an hour
+        assert age.sum == 4500  # the age when the consumer ran: 15 minutes after the loop, and an hour
 
     def test_processed_dead_letter_is_removed(self, letters: Boxes) -> None:
         assert self.consume(letters, None).counts == {"processed": 1}
@@ -355,7 +355,7 @@ class DLQConsumerConformance(Suite):
     def test_kept_dead_letter_and_one_whose_handler_fails_come_back_in_an_hour(
         self, letters: Boxes, decision: Any, counted: str
     ) -> None:
-        for _ in range(7):  # more often than any delivery count: it never dies of that
+        for _ in range(7):  # more often than any delivery count allows: the letter never dies
             assert self.consume(letters, decision).counts == {counted: 1}
             letters.clock.advance("59m")
             assert letters.dead.receive() == []

@@ -32,11 +32,11 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class ReplayConformance(Suite):
-    """Replay, by one operation or letter by letter."""
+    """Replay in one operation, or letter by letter."""
 
     @pytest.fixture
     def dead(self, broker: Broker, clock: FakeClock) -> Boxes:
-        """Mailboxes with four dead letters: two time-outs, two that are invalid."""
+        """Return mailboxes with four dead letters: two time-outs, and two invalid requests."""
         boxes = Boxes(broker, clock)
         policy = replace(boxes.policy, max_delivery_count=1)
         timeout, invalid = TimeoutError("late"), ValueError("wrong")
@@ -47,7 +47,7 @@ class ReplayConformance(Suite):
         return boxes
 
     def received(self, boxes: Boxes) -> list[str]:
-        """What is in the mailbox of requests, each delivered for the first time and still answered to `replies`."""
+        """Return the received requests, and check that each is a first delivery that is still answered to `replies`."""
         messages = boxes.requests.receive(max_messages=10)
         assert all(message.delivery_count == 1 for message in messages)
         for message in messages:

@@ -29,16 +29,16 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class MailboxReplyConformance(Suite):
-    """Replies to a mailbox, and requests that need none."""
+    """Replies to a mailbox, and requests without a reply mailbox."""
 
     @pytest.fixture
     def orders(self, broker: Broker) -> Mailbox[Purchase, int]:
-        """A mailbox of orders, answered with numbers."""
+        """Return a mailbox of orders whose replies are numbers."""
         return Mailbox(broker, "orders", body=Purchase, reply=int)
 
     @pytest.fixture
     def replies(self, broker: Broker) -> Mailbox[int, None]:
-        """A mailbox for replies."""
+        """Return a mailbox for replies."""
         return Mailbox(broker, "replies", body=int)
 
     def test_replies_come_to_the_mailbox_that_the_message_names(

@@ -51,7 +51,7 @@ class Paint(TypedDict):
 
 @dataclass
 class Purchase:
-    """What most messages here are."""
+    """The body of most messages in these tests."""
 
     number: int
     at: datetime = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
@@ -81,17 +81,17 @@ BODIES: list[tuple[Any, Any]] = [
 
 
 def only_message(messages: Any) -> Any:
-    """The one message that was received."""
+    """Return the only message that was received."""
     (message,) = messages
     return message
 
 
 class MailboxConformance(Suite):
-    """The invariants of a mailbox, one by one. The clock stands still unless a test moves it."""
+    """The invariants of a mailbox, one by one. Only the test moves the clock."""
 
     @pytest.fixture
     def orders(self, broker: Broker) -> Mailbox[Purchase, int]:
-        """A mailbox of orders, answered with numbers."""
+        """Return a mailbox of orders whose replies are numbers."""
         return Mailbox(broker, "orders", body=Purchase, reply=int)
 
     @pytest.mark.parametrize(("kind", "body"), BODIES, ids=[str(kind)[-24:] for kind, _ in BODIES])

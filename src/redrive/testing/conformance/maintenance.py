@@ -1,4 +1,4 @@
-"""Maintenance: retention of dead, archived and completed items, and the calls that settle what is overdue."""
+"""Maintenance: retention of dead, archived and completed items, and the calls that process overdue items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class RetentionOfTheDeadConformance(Suite):
-    """archive_after and keep_archived, and what is told of all retention."""
+    """`archive_after` and `keep_archived`, and the reports of retention."""
 
     def test_dead_letters_are_archived_when_their_time_has_come(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", archive_after="1h")
@@ -137,7 +137,7 @@ class RetentionOfTheDeadConformance(Suite):
 
 
 class RetentionConformance(Suite):
-    """keep_completed and keep_dead."""
+    """`keep_completed` and `keep_dead`."""
 
     def test_completed_items_go_when_their_time_is_over(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", keep_completed="1h")
@@ -234,7 +234,7 @@ class RetentionConformance(Suite):
 
 
 class UpkeepConformance(StoreSuite):
-    """Sweeps, expiry and what falls due, call by call."""
+    """Sweeps, expiry and due items, call by call."""
 
     def test_lease_says_when_to_look_again(self, direct: StoreDriver) -> None:
         direct.queue(lease_timeout=60 * SECOND)

@@ -1,4 +1,4 @@
-"""Manual changes without a lease: retry, redrive, done, drop, archive, restore, fail, bury, move,
+"""Manual changes of items: retry, redrive, done, drop, archive, restore, fail, bury, move,
 reschedule, purge."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 
 STATUSES = ("pending", "failed", "dead", "archived", "completed")
 
-# What each verb makes of an item in each status; where there is nothing, it is refused.
+# The status after each verb, by the status before it; every other combination is refused.
 OUTCOMES = {
     ("retry", "failed"): "pending",
     ("retry", "dead"): "pending",
@@ -67,7 +67,7 @@ REFUSALS = [(verb, status) for verb in VERBS for status in STATUSES if (verb, st
 
 
 def item_in(broker: Broker, status: str) -> str:
-    """The id of an item that is in a status, in a queue that keeps what is completed and retries in a minute."""
+    """Return the id of an item in this status, in a queue that keeps completed items and retries after one minute."""
     broker.create_queue("jobs", keep_completed="1d", retry={"attempts": 5, "cooldown": "1m"})
     receipt = broker.put("jobs", "x")
     if status != "pending":
@@ -86,7 +86,7 @@ def item_in(broker: Broker, status: str) -> str:
 
 
 class ByHandConformance(Suite):
-    """Which verb applies to which status, and what it leaves behind."""
+    """Manual changes by verb and status, and their effects."""
 
     def test_item_that_is_listed_under_two_ids_is_judged_once(self, broker: Broker) -> None:
         broker.create_queue("morgue", retry={"attempts": 5, "cooldown": "1h"})
@@ -219,7 +219,7 @@ class ByHandConformance(Suite):
 
 
 class MoveByHandConformance(Suite):
-    """`move`: one item or many, to a queue that exists."""
+    """`move`: one item or many, to an existing queue."""
 
     def test_pending_item_moves_with_everything_it_has(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("other")
@@ -312,7 +312,7 @@ class MoveByHandConformance(Suite):
 
 
 class PurgeConformance(Suite):
-    """`purge`: archived items only, for good."""
+    """`purge`: permanent removal of archived items only."""
 
     def test_archived_item_is_gone_with_an_audit_row(self, broker: Broker) -> None:
         dead_queue(broker)

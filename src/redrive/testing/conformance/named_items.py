@@ -1,4 +1,4 @@
-"""Find by what leads to single items: ids, the first digits of an id, a holder; and words beside them."""
+"""Find by conditions on single items: ids, the prefix of an id, a holder; combined with words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOVED = 100
 
 
 class NamedItemConformance(Suite):
-    """Items that a condition names."""
+    """Conditions that name items."""
 
     def test_found_by_ids_of_any_time_and_by_a_prefix(self, broker: Broker) -> None:
         dead_queue(broker)
@@ -93,7 +93,7 @@ class NamedItemConformance(Suite):
         broker.drop(broker.put("jobs", "dropped").id)
         for status in ("dead", "archived"):
             query = FindItems(Filter(status=Status(status), words="!?"))
-            if isinstance(store, RemoteStore):  # a broker and a server refuse it
+            if isinstance(store, RemoteStore):  # brokers and servers refuse such words
                 with pytest.raises(InvalidInput):
                     store.read(query)
             else:

@@ -1,4 +1,4 @@
-"""Operations over time: rate, pause, resume, cancel, canaries; skipped items, plans that come true, the audit."""
+"""Operations over time: rate, pause, resume, cancel, canaries; skipped items, agreement with plans, the audit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
 
 TICK = 0.1
-"""Seconds that pass between two looks at an operation with a rate."""
+"""Seconds between two checks of an operation with a rate."""
 
 
 class RateConformance(Suite):
-    """Items per second."""
+    """The rate of an operation in items per second."""
 
     @pytest.mark.parametrize("rate", [1, 10, 100])
     def test_no_more_items_than_the_rate_allows(self, broker: Broker, clock: FakeClock, rate: int) -> None:
@@ -78,7 +78,7 @@ class RateConformance(Suite):
 
 
 class PauseConformance(Suite):
-    """A person stops it, for a while or for good."""
+    """Pause, resume and cancel by an operator."""
 
     def test_paused_operation_does_nothing_until_it_is_resumed(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
@@ -129,7 +129,7 @@ class PauseConformance(Suite):
 
 
 class CanaryConformance(Suite):
-    """The first few go ahead, and the rest waits for how they end."""
+    """Canaries: the first items are changed, and the rest waits for their outcome."""
 
     def test_good_canaries_let_the_rest_follow(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
@@ -225,14 +225,14 @@ class CanaryConformance(Suite):
         assert finish(broker, clock, watching).changed == 6
 
     def look_again(self, broker: Broker, clock: FakeClock) -> None:
-        """Give the maintenance a few chances to look at the canaries."""
+        """Run maintenance three times, so that it checks the canaries."""
         for _ in range(3):
             clock.advance("5s")
             broker.run_maintenance()
 
 
 class DriveConformance(Suite):
-    """`drive`: the steps are made here and now."""
+    """`run_operation`: the caller executes the steps."""
 
     def test_drive_makes_the_steps_and_tells_of_each(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -283,7 +283,7 @@ class DriveConformance(Suite):
 
 
 class OutcomeConformance(Suite):
-    """What is left out, and why; plans that come true; the audit."""
+    """Skipped items with their reasons, the agreement with plans, and the audit."""
 
     def test_active_items_are_left_out_and_counted(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)

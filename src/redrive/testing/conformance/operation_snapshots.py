@@ -27,7 +27,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class SnapshotConformance(Suite):
-    """What died or was put after the start is not touched, and nothing is changed twice."""
+    """Items that died or were put after the start are not changed, and no item is changed twice."""
 
     def test_who_dies_later_is_not_touched(self, broker: Broker, clock: FakeClock) -> None:
         dead_queue(broker)
@@ -138,7 +138,7 @@ _NAMES = re.compile(r"[0-9a-f]{32}|namespace='\w+'|operation='[^']*'|number=\d+"
 
 
 def fill(broker: Broker, clock: FakeClock) -> None:
-    """Items of every kind: headers, expiry, priorities, deaths of several causes, redrives, an archive, leases."""
+    """Put items of every kind: headers, expiry, priorities, deaths of several causes, redrives, archive, leases."""
     broker.create_queue("morgue", retry={"attempts": 2, "cooldown": "1h"})
     broker.create_queue("jobs", dead_queue="morgue", expire_timeout="1d")
     broker.create_queue("mails", max_size=30)
@@ -161,9 +161,9 @@ def fill(broker: Broker, clock: FakeClock) -> None:
 
 
 def told(broker: Broker) -> Any:
-    """All that can be seen, without ids, numbers and names of operations."""
+    """Return all visible state, without ids, numbers and names of operations."""
     items = find_all(broker, status=None, archived=True, order="oldest")
-    # A twin that moved many at once may have drawn their ids in another order.
+    # A bulk move may have allocated the new ids in another order.
     seen: list[Any] = [sorted(_plain(item) for item in items)]
     seen += [[(item.value, item.queue) for item in find_all(broker, status=status)] for status in ("dead", "archived")]
     seen += [find_values(broker, words=word) for word in ("alpha", "beta", "n")]
@@ -174,7 +174,7 @@ def told(broker: Broker) -> Any:
 
 
 def find_values(broker: Broker, **conditions: Any) -> list[Any]:
-    """The values of what is found, in order."""
+    """Return the values of the items that are found, in order."""
     return [item.value for item in find_all(broker, **conditions)]
 
 
@@ -183,7 +183,7 @@ def _plain(value: Any) -> str:
 
 
 class BulkEquivalenceConformance(Suite):
-    """One namespace changes by hand, the other by an operation; or one item by item, the other all at once."""
+    """Equal results of manual changes and an operation, and of changes of single items and of many in one call."""
 
     @pytest.mark.parametrize(
         ("verb", "options"),
@@ -242,13 +242,13 @@ class BulkEquivalenceConformance(Suite):
         assert told(one_by_one) == told(at_once)
 
     def listed(self, broker: Broker, verb: str = "hold") -> list[str]:
-        """Every item; some under an id that it had before as well, one twice, and one that is unknown."""
+        """Return the ids of all items; also former ids of some, one id twice, and an unknown one."""
         items = sorted(
             find_all(broker, status=None, archived=True), key=lambda item: (repr(item.value), item.queue, item.put_at)
         )
         moved = [item.earlier_ids[0] for item in items if item.earlier_ids]
         ids = [str(item.id) for item in items]
-        if verb in ("bury_items", "fail_items"):  # what is listed twice is judged once
+        if verb in ("bury_items", "fail_items"):  # these verbs judge an item once per batch, though it is listed twice
             return [*ids, "f" * 32]
         return [*moved[:3], *ids, ids[4], *moved[3:6], "f" * 32]
 
@@ -283,6 +283,6 @@ class BulkEquivalenceConformance(Suite):
             assert one == two, operation
 
     def change(self, broker: Broker, verb: str, items: list[Item], **options: Any) -> None:
-        """Change items by hand, as a person would."""
+        """Change items manually."""
         change = broker.bury_items if verb == "bury" else getattr(broker, verb)
         change([item.id for item in items], actor="ada", **options)

@@ -1,4 +1,4 @@
-"""Operations: each verb in bulk, by filter, ids or group; steps as the store sees them, each executed once."""
+"""Operations: each verb in bulk, by filter, ids or group; steps of the store, each executed once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class BulkConformance(Suite):
-    """Each verb, and which items it takes."""
+    """Each verb, and the items that it changes."""
 
     @pytest.mark.parametrize(
         ("verb", "options", "status"),
@@ -205,7 +205,7 @@ class BulkConformance(Suite):
 
 
 def dead(direct: StoreDriver, count: int) -> None:
-    """A queue with so many dead items."""
+    """Create a queue with `count` dead items."""
     direct.queue()
     direct.put(*[b"x"] * count)
     for lease in direct.lease(limit=count):
@@ -213,20 +213,20 @@ def dead(direct: StoreDriver, count: int) -> None:
 
 
 def start(direct: StoreDriver, verb: Verb = Verb.REDRIVE, where: Filter | None = None, **options: Any) -> Operation:
-    """Start an operation on everything that is dead."""
+    """Start an operation on all dead letters."""
     operation = direct.do(StartOperation(verb=verb, where=where or Filter(), actor="ada", **options))
     assert isinstance(operation, Operation), operation
     return operation
 
 
 def dead_count(direct: StoreDriver) -> int:
-    """How many dead letters there are."""
+    """Return the number of dead letters."""
     count: int = direct.read(CountItems(Filter())).count
     return count
 
 
 class StepConformance(StoreSuite):
-    """StartOperation, StepOperation, SetOperation."""
+    """The calls StartOperation, StepOperation and SetOperation."""
 
     def test_paused_operations_do_not_hide_one_that_is_at_work(self, direct: StoreDriver) -> None:
         dead(direct, 1)

@@ -1,4 +1,4 @@
-"""Payloads come back unchanged or are refused; secrets are redacted for readers, never for workers."""
+"""Payloads are returned unchanged or refused; secrets are redacted for readers, never for workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 def nested(depth: int) -> list[Any]:
-    """Lists in lists, `depth` of them."""
+    """Return `depth` nested lists."""
     value: list[Any] = []
     for _ in range(depth - 1):
         value = [value]
@@ -106,7 +106,7 @@ each_example_meets_the_same_queue = settings(
 
 
 def back(broker: Broker, value: Any) -> Any:
-    """The value after a journey through the store: put, leased, read, completed."""
+    """Return the value after a put, a read, a lease and completion."""
     receipt = broker.put("jobs", value)
     read = broker.get(receipt.id)
     lease = take(broker)
@@ -116,13 +116,13 @@ def back(broker: Broker, value: Any) -> Any:
 
 
 class PayloadConformance(Suite):
-    """What goes in comes out."""
+    """Payloads are returned as they were put."""
 
     @pytest.mark.parametrize("value", EXACT.values(), ids=EXACT.keys())
     def test_value_comes_back_exactly(self, broker: Broker, value: Any) -> None:
         broker.create_queue("jobs")
         found = back(broker, value)
-        # repr tells 1 from 1.0 and True, -0.0 from 0.0, and one order of keys from another.
+        # repr distinguishes 1 from 1.0 and True, -0.0 from 0.0, and different orders of keys.
         assert (type(found), repr(found)) == (type(value), repr(value))
 
     @given(value=JSON_VALUES)
@@ -246,13 +246,13 @@ BAD_RULES: list[Any] = [
 
 
 def seen(broker: Broker, id: str) -> str:
-    """All that a person can see of an item and around it."""
+    """Return everything that a reader can see of an item and of its queue."""
     lines = b"".join(broker.export())
     return f"{broker.get(id)!r}{broker.find()!r}{broker.groups()!r}{broker.feed()!r}{lines!r}"
 
 
 class RedactConformance(Suite):
-    """`connect(redact=…)`."""
+    """The redaction of secrets: `connect(redact=…)`."""
 
     def test_secrets_are_hidden_by_default(self, broker: Broker) -> None:
         broker.create_queue("jobs")

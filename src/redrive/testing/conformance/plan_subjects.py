@@ -1,4 +1,4 @@
-"""FindPlanSubjects: what a plan needs of items is what the items themselves say."""
+"""FindPlanSubjects: the fields of items that a plan needs, equal to those of the whole items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redrive.testing.conformance.suite import Suite
 
 
 def expected_subject(item: Item, *, is_dead_letter: bool, with_last: bool) -> PlanSubject:
-    """What a plan needs, taken from the whole item."""
+    """Return the fields that a plan needs, taken from the whole item."""
     last = item.history[-1] if with_last and item.history else None
     return PlanSubject(
         id=item.id,

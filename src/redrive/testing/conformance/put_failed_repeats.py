@@ -1,4 +1,4 @@
-"""put_failed under a key that is known: no failure is dropped, wherever the item of the key is by then."""
+"""`put_failed` under a known key: no failure is lost, regardless of the state of the item of the key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _texts(broker: Broker, id: str) -> list[str]:
 
 
 class CaptureAgainConformance(Suite):
-    """Every place where the item of a known key can be."""
+    """Every state of the item of a known key."""
 
     @pytest.mark.parametrize("journey", THERE)
     def test_item_that_is_there_gets_the_failure(self, broker: Broker, clock: FakeClock, journey: Journey) -> None:
@@ -179,7 +179,7 @@ def _by_a_redrive(pair: StorePair, id: ItemId) -> None:
 
 
 class CaptureOfMovingConformance(StorePairSuite):
-    """The item of the key is on its way to another store, or there already."""
+    """The item of the key is moving to another store, or has arrived there."""
 
     @pytest.mark.parametrize("received", [False, True])
     @pytest.mark.parametrize("leave", [_by_its_death, _by_a_move, _by_a_redrive])
@@ -223,7 +223,7 @@ def _failed(verdict: Verdict, version: int, text: str = "again") -> dict[str, An
 
 
 class CaptureBatchConformance(StoreSuite):
-    """Failures under one key in one call, in one batch, and where no failure can be put."""
+    """Failures under one key in one call or one batch, and failures that cannot be put."""
 
     def test_later_failures_of_a_call_and_a_batch_go_to_the_new_item(self, direct: StoreDriver) -> None:
         direct.queue()

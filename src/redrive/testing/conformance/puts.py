@@ -1,4 +1,4 @@
-"""Put: ids, options, all or none, queue size; put in a transaction of the caller."""
+"""Put: ids, options, atomicity, queue size; put in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class PutConformance(Suite):
-    """One item, or many."""
+    """Puts of one item, or of many."""
 
     def test_put_item_is_pending_and_untouched(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
@@ -157,7 +157,7 @@ class PutConformance(Suite):
 
 
 class SizeConformance(Suite):
-    """max_size counts pending, failed and active items."""
+    """`max_size` limits pending, failed and active items."""
 
     def test_put_into_a_full_queue_is_refused(self, broker: Broker) -> None:
         broker.create_queue("jobs", max_size=2)
@@ -304,10 +304,10 @@ class PutOptionsRefused(Suite):
 
 
 class TransactionConformance(Suite):
-    """Puts in a transaction of the program's own. `own_connection` takes BEGIN, COMMIT and ROLLBACK."""
+    """Puts in a transaction of the program. `own_connection` accepts BEGIN, COMMIT and ROLLBACK."""
 
     def connection(self, request: pytest.FixtureRequest) -> Any:
-        """The program's own connection, on a store that has such."""
+        """Return the connection of the program, on a store that supports transactions."""
         self.require("supports_transactions")
         return request.getfixturevalue("own_connection")
 

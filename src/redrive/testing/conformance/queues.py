@@ -1,4 +1,4 @@
-"""Queues: create, update, get, list, delete, pause; which queue may be the dead queue of which."""
+"""Queues: create, update, get, list, delete, pause; rules for dead queues."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class QueueConformance(Suite):
 
 
 class DeadQueueRulesConformance(Suite):
-    """Which queue may be the dead queue of which, checked from both sides, at create and at update."""
+    """The rules for dead queues, checked from both sides, at create and at update."""
 
     def test_dead_queue_must_not_be_the_queue_itself(self, broker: Broker) -> None:
         with pytest.raises(InvalidSetting, match=r"^dead_queue cannot reference itself"):

@@ -35,7 +35,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class RedriveFromDeadQueueConformance(Suite):
-    """Redrive brings a dead letter back to where it died."""
+    """A redrive returns a dead letter to the queue in which it died."""
 
     def test_dead_letter_goes_back_under_a_new_id(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("morgue")

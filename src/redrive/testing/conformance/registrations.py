@@ -1,4 +1,4 @@
-"""Registrations: small named values, written by whoever knows the version, and gone when their time is over."""
+"""Registrations: small named values, written with the current version, and removed at their timeout."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ REFUSED_PUTS: list[tuple[type[RedriveError], tuple[Put, ...]]] = [
 
 
 def named(direct: StoreDriver, kind: str = "worker", name: str | None = None) -> dict[str, bytes]:
-    """What is registered, as name and value."""
+    """Return the registrations by name and value."""
     found: tuple[Registration, ...] = direct.read(ListRegistrations(kind, name))
     return {each.name: each.value for each in found}
 
 
 class RegistrationConformance(StoreSuite):
-    """A kind, a name, and a value."""
+    """Registrations with a kind, a name, and a value."""
 
     def test_value_is_found_by_kind_and_name(self, direct: StoreDriver) -> None:
         written = direct.do(Register("worker", "w1", b"\x00\xff"))
@@ -155,7 +155,7 @@ class RegistrationConformance(StoreSuite):
 
 
 class OvertakenConformance(StoreSuite):
-    """Of many who know the same version, one writes the next."""
+    """Of concurrent writers with the same version, one succeeds."""
 
     def test_version_that_is_there_is_followed_by_the_next(self, direct: StoreDriver) -> None:
         assert direct.do(Register("schedule", "nightly", b"1", version=0)).version == 1
@@ -194,7 +194,7 @@ class OvertakenConformance(StoreSuite):
 
 
 class RegistrationPutsConformance(StoreSuite):
-    """Items that are put with a registration, all or nothing."""
+    """Puts of items with a registration, in one transaction."""
 
     def test_items_are_put_with_it(self, direct: StoreDriver) -> None:
         direct.queue()

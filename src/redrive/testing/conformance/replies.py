@@ -1,4 +1,4 @@
-"""Replies: to leased items, with completions, and to deaths, in one transaction with what they answer."""
+"""Replies to leased items, with completions, and to deaths, in the transaction of the event that they answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def request(direct: StoreDriver, **headers: str) -> Lease:
 
 
 def replies(direct: StoreDriver, queue: str = "replies") -> list[tuple[Any, dict[str, str]]]:
-    """Take all replies out of their queue: values and headers."""
+    """Lease and complete all replies, and return their values and headers."""
     found = list(direct.lease(queue, 100))
     for lease in found:
         direct.do(Complete(lease.token))
@@ -54,7 +54,7 @@ def replies(direct: StoreDriver, queue: str = "replies") -> list[tuple[Any, dict
 
 
 def die(direct: StoreDriver, lease: Lease, to: str | None = None, failure: Failure | None = None) -> Settled:
-    """End a delivery by a failure that is final."""
+    """End a delivery by a final failure."""
     verdict = Dead(DeadReason.RETRIES_EXHAUSTED, to)
     settled = direct.do(Settle(lease.token, OutcomeKind.FAILED, verdict, direct.version(lease.queue), failure or BOOM))
     assert isinstance(settled, Settled), settled
@@ -217,7 +217,7 @@ class ReplyConformance(StoreSuite):
         again = direct.take("morgue")
         settled = direct.do(Settle(again.token, OutcomeKind.RELEASED, RetryVerdict(), direct.version("morgue")))
         assert settled.id == moved.id
-        parked = die(direct, direct.take("morgue"))  # a dead letter that dies as one is not answered again
+        parked = die(direct, direct.take("morgue"))  # a second death in a dead queue is not answered again
         assert [headers[REPLY_FOR] for _, headers in replies(direct)] == [lease.id]
         direct.change(Verb.REDRIVE, parked.id, to="jobs")
         die(direct, direct.take(), "morgue")
@@ -259,7 +259,7 @@ class ReplyConformance(StoreSuite):
         other = StoreDriver(open_broker().core.store, direct.clock)
         other.put(b"so that it knows the queues")
         direct.do(Complete(direct.take().token))
-        ours = send(direct, queue="others")  # each store marks one queue, and has to read the other mark
+        ours = send(direct, queue="others")  # each store marks one queue, and must read the mark of the other
         theirs = send(other)
         for driver, queue in ((direct, "jobs"), (other, "others")):
             die(driver, driver.take(queue))

@@ -1,4 +1,4 @@
-"""Retry-After: where an error says how long to wait, the item waits at least as long, if its queue goes by that."""
+"""Retry-After: an item waits at least as long as its error asks, if the setting of its queue says so."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ BY_CLASS = {"attempts": 9, "classes": True, "by_class": {"transient": "30s"}}
 
 
 def refused(retry_after: str) -> HTTPError:
-    """The error of a call that a server answered with 429."""
+    """Return the error of a call that a server answered with 429."""
     headers = email.message.Message()
     headers["Retry-After"] = retry_after
     return HTTPError("http://api.example.com", 429, "Too Many Requests", headers, None)
 
 
 def date_in(clock: FakeClock, **distance: int) -> str:
-    """A date as headers have it."""
+    """Return a date in the format of headers."""
     return format_datetime(to_datetime(clock.now()) + timedelta(**distance), usegmt=True)
 
 
 def wait_of(broker: Broker, clock: FakeClock, error: BaseException | Failure, **options: Any) -> float:
-    """Let a new item of jobs fail: the seconds that it waits."""
+    """Put an item in "jobs", let it fail, and return the seconds that it waits."""
     broker.put("jobs", 1)
     settled = broker.fail(take(broker), error, **options)
     assert settled.status == "failed"
@@ -44,7 +44,7 @@ def wait_of(broker: Broker, clock: FakeClock, error: BaseException | Failure, **
 
 
 class RetryAfterConformance(Suite):
-    """The setting `retry_after`, and what failures keep of it."""
+    """The setting `retry_after`, and the Retry-After that failures store."""
 
     def test_item_is_ready_when_the_other_side_asks_for_it(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry=COOLDOWN, retry_after="delay")

@@ -23,7 +23,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class RetryConformance(Suite):
-    """Retry and redrive in place: a fresh start, with the past on record."""
+    """Retry and redrive in place: new counters, and the same history."""
 
     @pytest.mark.parametrize("verb", ["retry", "redrive"])
     def test_person_starts_the_counters_anew(self, broker: Broker, clock: FakeClock, verb: str) -> None:
@@ -96,7 +96,7 @@ class RetryConformance(Suite):
 
 
 class FailByHandConformance(Suite):
-    """A person counts a failure, or buries."""
+    """Manual failures and burials by an operator."""
 
     def test_failure_by_hand_is_judged_like_any_other(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry={"attempts": 2, "cooldown": "30s"})
@@ -130,7 +130,7 @@ class FailByHandConformance(Suite):
 
 
 class ArchiveConformance(Suite):
-    """Archive puts dead letters aside; restore brings them back as they were."""
+    """Archive of dead letters, and restore without changes."""
 
     def test_archive_keeps_everything_and_restore_returns_it(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -181,7 +181,7 @@ class ArchiveConformance(Suite):
 
 
 class EditConformance(Suite):
-    """`redrive(…, payload=, headers=, edit=, edit_headers=)`."""
+    """Redrive with changes: `redrive(…, payload=, headers=, edit=, edit_headers=)`."""
 
     @pytest.mark.parametrize("to_dead_queue", [False, True])
     def test_edited_payload_is_what_the_worker_gets(self, broker: Broker, to_dead_queue: bool) -> None:

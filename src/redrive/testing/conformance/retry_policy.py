@@ -17,7 +17,7 @@ MINUTE = 60 * SECOND
 
 
 class LimitConformance(Suite):
-    """max_attempts bounds deliveries, whatever ends them."""
+    """`max_attempts` limits deliveries, regardless of how they end."""
 
     @pytest.mark.parametrize(
         ("settings", "deliveries"),
@@ -74,7 +74,7 @@ class LimitConformance(Suite):
 
 
 class DelayConformance(Suite):
-    """How long a failed item waits."""
+    """The delay of a failed item."""
 
     @pytest.mark.parametrize(
         ("retry", "seconds"),
@@ -136,7 +136,7 @@ class DelayConformance(Suite):
 
 
 class ErrorClassConformance(Suite):
-    """Classes decide only where the queue asks for it."""
+    """Error classes decide only if the settings of the queue say so."""
 
     def test_classes_decide_nothing_by_themselves(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 3})
@@ -204,7 +204,7 @@ class ErrorClassConformance(Suite):
 
 
 class ExpiryConformance(Suite):
-    """An item whose expire_deadline passed dies, unless the delivery that is running completes it."""
+    """An item dies after its `expire_deadline`, unless the current delivery completes it."""
 
     def test_step_makes_expired_items_dead(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", expire_timeout="10s")

@@ -1,4 +1,4 @@
-"""Deliveries that are judged and not counted: returned, which count as no attempt, and extra ones that failed."""
+"""Deliveries with a verdict that are not counted: returned ones, without an attempt, and extra ones that failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _return(lease: Lease, version: int, verdict: Verdict | None = None, note: st
 
 
 class ReturnedDeliveryConformance(StoreSuite):
-    """Settle with RETURNED."""
+    """Deliveries that are settled as RETURNED."""
 
     def test_attempt_and_failure_are_not_counted(self, direct: StoreDriver) -> None:
         direct.queue(max_attempts=1)

@@ -1,4 +1,4 @@
-"""Reschedule: change from when an item that waits may be leased."""
+"""Reschedule: change the instant from which an item that waits may be leased."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class RescheduleConformance(Suite):
-    """From when an item that waits may be leased."""
+    """The instant from which an item that waits may be leased."""
 
     def test_retry_runs_now_with_the_counters_that_it_has(self, broker: Broker, clock: FakeClock) -> None:
         id = item_in(broker, "failed")

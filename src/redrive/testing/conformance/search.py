@@ -1,4 +1,4 @@
-"""Searching: dead letters by the words of their error and payload."""
+"""Search of dead letters by the words of their error and payload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConnectTimeoutError(Exception):
 
 
 class SearchConformance(Suite):
-    """`words`: what they find, and when."""
+    """The condition `words`, and the items that it finds."""
 
     @pytest.mark.parametrize(
         ("words", "expected"),

@@ -1,4 +1,4 @@
-"""Gates among waiting workers, threads and brokers, and after a restart."""
+"""Gates with waiting workers, threads and several brokers, and after a restart."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class GateWaitConformance(StoreSuite):
 
 
 class SharedGateConformance(Suite):
-    """Gates among several brokers of one store, and after a restart."""
+    """Gates that several brokers of one store share, and gates after a restart."""
 
     def test_allowance_is_exact_among_brokers(self, open_broker: OpenBroker) -> None:
         self.require("supports_processes")
@@ -149,7 +149,7 @@ class SharedGateConformance(Suite):
             assert len(after.lease("jobs", 5)) == 1
 
     def set_gate(self, broker: Broker, *breakers: Breaker, allowance: int) -> None:
-        """Give `allowance` leases from now on."""
+        """Set a gate that allows `allowance` leases from now on."""
         gate = Gate(BREAKER_GATE, Instant(0), allowance)
         call = change_of(broker.get_queue("jobs"), *breakers, gate=gate)
         (changed,) = broker.core.store.commit([call]).results

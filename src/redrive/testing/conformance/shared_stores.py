@@ -97,7 +97,7 @@ class SharingConformance(Suite):
 
 
 class DurableConformance(Suite):
-    """What was acknowledged is there after closing and opening again."""
+    """Committed changes are kept when a broker is closed and opened again."""
 
     def test_everything_is_there_after_reopening(self, open_broker: OpenBroker, clock: FakeClock) -> None:
         self.require("is_durable")
@@ -131,7 +131,7 @@ class DurableConformance(Suite):
     def test_retry_scheduled_before_a_restart_comes_due_after_it(
         self, open_broker: OpenBroker, clock: FakeClock
     ) -> None:
-        """The timers of an ancestor were lost at a restart."""
+        """Regression test: a predecessor lost its timers at a restart."""
         self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs", retry={"attempts": 3, "cooldown": "1m"})
@@ -144,7 +144,7 @@ class DurableConformance(Suite):
         assert take(broker).failures == 1
 
     def test_item_in_work_at_a_restart_comes_back(self, open_broker: OpenBroker, clock: FakeClock) -> None:
-        """An ancestor never picked up what was being retried when its process died."""
+        """Regression test: a predecessor lost items that were being retried when its process died."""
         self.require("is_durable")
         broker = open_broker()
         broker.create_queue("jobs", lease_timeout="1m")
@@ -201,7 +201,7 @@ USES: dict[str, Callable[[Broker], Any]] = {
 
 
 class CloseConformance(StoreSuite):
-    """A broker and a store that were closed."""
+    """Calls of a closed broker and a closed store."""
 
     @pytest.mark.parametrize("use", USES.values(), ids=USES)
     def test_closed_broker_refuses(self, broker: Broker, use: Callable[[Broker], Any]) -> None:
@@ -250,7 +250,7 @@ class CloseConformance(StoreSuite):
 
 
 class HealthConformance(Suite):
-    """A store that nothing is wrong with."""
+    """The health of a store without faults."""
 
     def test_new_store_is_well(self, broker: Broker) -> None:
         health = broker.health()
@@ -260,7 +260,7 @@ class HealthConformance(Suite):
 
 
 class StuckMoveConformance(StorePairSuite):
-    """Items that do not arrive in another store."""
+    """Moves to another store that do not complete."""
 
     def test_items_that_do_not_arrive_are_told_of_after_five_minutes(self, pair: StorePair, clock: FakeClock) -> None:
         pair.create_queues()
@@ -269,7 +269,7 @@ class StuckMoveConformance(StorePairSuite):
         assert pair.source.health().is_healthy
         clock.advance("1s")
         (warning,) = pair.source.health().warnings
-        assert f"on their way to {pair.there('morgue')} for 5m1s" in warning
+        assert f"moving to {pair.there('morgue')} for 5m1s" in warning
         assert warning in str(pair.source.health())
         pair.source.run_maintenance()
         assert pair.source.health().is_healthy

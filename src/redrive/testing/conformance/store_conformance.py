@@ -1,4 +1,4 @@
-"""All parts of the suite in one class."""
+"""All parts of the conformance suite in one class."""
 
 from __future__ import annotations
 
@@ -326,4 +326,4 @@ class StoreConformance(
     StuckMoveConformance,
     CloseConformance,
 ):
-    """Everything a store has to do."""
+    """All tests that a store has to pass."""

@@ -1,4 +1,4 @@
-"""Tasks and the worker that runs them: from a put to how the delivery ended, on the store under test."""
+"""Tasks and the worker that runs them, from the put to the end of the delivery, on the store under test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class MealOrder(msgspec.Struct):
-    """An argument with a type of its own."""
+    """An argument of a separate type."""
 
     number: int
     due: datetime
@@ -55,7 +55,7 @@ UNRECORDABLE: dict[str, Callable[[], Any]] = {
 
 
 class WorkingConformance(WorkerSuite):
-    """Tasks are run, and end as they should."""
+    """Tasks that a worker runs, and their outcomes."""
 
     def test_tasks_run_with_their_arguments_converted(self, app: App, broker: Broker) -> None:
         jobs = app.queue("jobs")
@@ -268,7 +268,7 @@ class WorkingConformance(WorkerSuite):
         order.put(["ann"])
         work(app, broker)
         assert seen == ["ann"]
-        order.put(["bob", "eve"])  # one more than fits: neither is put, and the order is not done
+        order.put(["bob", "eve"])  # one item more than fits: none is put, and the order is not completed
         work(app, broker)
         assert seen == ["ann"]
         item = only(broker)

@@ -1,4 +1,4 @@
-"""Totals of a queue: items redriven, archived, exhausted and captured since it was made."""
+"""Totals of a queue: items redriven, archived, exhausted and captured since its creation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from redrive.testing.fake_clock import FakeClock
 
 TOTALS = ("redriven", "archived", "exhausted", "captured")
 ALIKE = 12
-"""Enough items that stores change them together."""
+"""A number of items for which stores use bulk statements."""
 
 
 def totals(broker: Broker, queue: str = "jobs") -> dict[str, int]:
-    """The totals that this file is about, without those that are 0."""
+    """Return the totals that these tests check, without those that are 0."""
     stats = broker.stats(queue)
     return {name: count for name in TOTALS if (count := getattr(stats, f"{name}_total"))}
 
 
 class TotalsConformance(Suite):
-    """Each is counted once, in one queue, and never subtracted."""
+    """Each change is counted once, in one queue, and never subtracted."""
 
     def test_queue_begins_at_nothing(self, broker: Broker) -> None:
         broker.create_queue("jobs")
@@ -213,7 +213,7 @@ class TotalsConformance(Suite):
 
 
 class RedrivenElsewhereConformance(StorePairSuite):
-    """A redrive from a dead queue in another store counts where the item arrives."""
+    """A redrive from a dead queue in another store is counted in the queue in which the item arrives."""
 
     def test_redrive_back_home_counts_there_and_once(self, pair: StorePair) -> None:
         pair.create_queues()

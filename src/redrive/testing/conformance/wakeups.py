@@ -1,6 +1,6 @@
-"""Wake-ups: a waiting lease is woken by whatever makes an item eligible, and a commit reports arrivals.
+"""Wake-ups: every event that makes an item eligible wakes a waiting lease, and a commit reports arrivals.
 
-Extra wake-ups are harmless, so these tests require what must be reported and forbid nothing more.
+Extra wake-ups are harmless, so these tests require the necessary reports and forbid no others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from redrive.testing.fake_clock import FakeClock
 
 
 def waiting(broker: Broker, clock: FakeClock, queue: str = "jobs", limit: int = 1) -> Background[list[Lease]]:
-    """A worker that waits for work, and is waiting when this returns."""
+    """Start a lease that waits in another thread, and return once it waits."""
     worker = Background(lambda: broker.lease(queue, limit, wait="10m"))
     clock.until_waiting()
     return worker
 
 
 class WaitConformance(Suite):
-    """lease(wait=…) in another thread. Nothing sleeps: the clock is moved, or the test joins the thread."""
+    """`lease(wait=…)` in another thread. No test sleeps: it moves the clock, or joins the thread."""
 
     def test_woken_by_put(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs")
@@ -225,13 +225,13 @@ class WaitConformance(Suite):
 
 
 def told(commit: Commit, queue: str = "jobs") -> int:
-    """How many items arrived in the queue. The test fails if it is not named."""
+    """Return the number of arrivals in the queue. The test fails if the commit does not report the queue."""
     assert queue in commit.arrivals, f"nobody who waits for '{queue}' is woken: {commit.arrivals}"
     return commit.arrivals[queue]
 
 
 class ArrivalConformance(StoreSuite):
-    """Everything that makes an item leasable, and every new time at which one falls due."""
+    """Events that make an item leasable, and new instants at which one is due."""
 
     def test_put_items_arrive(self, direct: StoreDriver) -> None:
         direct.queue()

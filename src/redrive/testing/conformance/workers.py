@@ -25,7 +25,7 @@ from redrive.worker.worker import Worker
 
 
 def announce(broker: Broker, name: str = "w1", **options: Any) -> WorkerInfo:
-    """A worker says that it is there."""
+    """Register a worker."""
     given: dict[str, Any] = {
         "host": "here",
         "pid": 7,
@@ -42,7 +42,7 @@ def announce(broker: Broker, name: str = "w1", **options: Any) -> WorkerInfo:
 
 
 def dead_task(broker: Broker, *tasks: str | None) -> None:
-    """A dead letter for each of these tasks; None: one that is no task."""
+    """Create a dead letter for each of these tasks; None: one without a task."""
     for task in tasks:
         broker.put("jobs", 1, headers={} if task is None else {"task": task})
         broker.fail(take(broker), "boom", final=True)
@@ -83,7 +83,7 @@ class WorkersConformance(Suite):
         assert broker.workers()[0].handlers is None
 
     def test_what_cannot_be_read_is_passed_over(self, broker: Broker) -> None:
-        """Of a worker with another release, say."""
+        """Check that an unreadable registration is ignored, for example one of another release."""
         announce(broker)
         run(broker.core, registrations.register("worker", "odd", b"[1, 2]"))
         assert [worker.name for worker in broker.workers()] == ["w1"]
@@ -147,7 +147,7 @@ class WorkersConformance(Suite):
 
 
 class AsyncWorkersConformance(Suite):
-    """The same on an event loop; `play` is that of `AsyncConformance`."""
+    """Workers through `AsyncBroker`; `play` is that of `AsyncConformance`."""
 
     def test_async_result_loss_and_workers(self, play: Callable[[Scenario], None]) -> None:
         async def scenario(broker: AsyncBroker) -> None:
@@ -165,20 +165,20 @@ class AsyncWorkersConformance(Suite):
 
 
 def work(app: App, broker: Broker, **options: Any) -> Worker:
-    """Run what there is to run."""
+    """Run a worker until no task is left, and return it."""
     worker = Worker(app, broker=broker, **{"concurrency": 4, **options})
     worker.run(until_idle=True)
     return worker
 
 
 def only(broker: Broker, queue: str = "jobs") -> Item:
-    """The one item of a queue, all of it."""
+    """Return the only item of a queue, with all fields."""
     (found,) = broker.find(queue=queue, status="any").items
     return broker.get(found.id)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, which a thread of the worker sees to."""
+    """Wait until a thread of the worker has made this condition true."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < end
@@ -190,14 +190,14 @@ class WorkerSuite(Suite):
 
     @pytest.fixture
     def app(self, broker: Broker) -> Iterator[App]:
-        """An app that puts to the broker of the test."""
+        """Yield an app that puts to the broker of the test."""
         app = App()
         with app.override_broker(broker):
             yield app
 
 
 class WorkerLifeConformance(WorkerSuite):
-    """Deliveries end as they should whatever becomes of the worker, but for its death."""
+    """The outcomes of deliveries when a worker stops, is late, or reaches a limit, but is not killed."""
 
     def test_what_has_not_begun_is_given_back_uncounted(self, app: App, broker: Broker) -> None:
         jobs = app.queue("jobs")
@@ -319,7 +319,7 @@ class WorkerLifeConformance(WorkerSuite):
                     others.clear()
                 else:
                     others.set()
-            if context.losses:  # time enough for somebody to begin who should not
+            if context.losses:  # enough time for a task that must not start now
                 beside.append({"somebody began"} if others.wait(0.2) else set())
             with mutex:
                 at_work.discard(name)

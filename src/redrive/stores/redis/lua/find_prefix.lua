@@ -1,7 +1,7 @@
 -- Finds items by the first digits of their ids, among the next items of a queue.
 -- KEYS[1] meta, by which a cluster finds the server of the namespace
--- ARGV[1] root: the beginning of every key    ARGV[2] queue    ARGV[3] digits
--- ARGV[4] lowest number    ARGV[5] highest number    ARGV[6] count of items to look at
+-- ARGV[1] root: the start of every key    ARGV[2] queue    ARGV[3] digits
+-- ARGV[4] lowest number    ARGV[5] highest number    ARGV[6] number of items to examine
 --   all:Q        bodies by the number of the id; a body is the number of the first id
 --   c:B          content, with the suffix of the first id in its characters 17 to 32
 --   s:B          state, with the later ids as texts

@@ -1,4 +1,4 @@
--- Runs the writes that the holder of the lock has prepared, and releases the lock; or does nothing.
+-- Runs the writes that the holder of the lock has prepared, and releases the lock; or does nothing if it was lost.
 -- KEYS[1] meta    KEYS[2] lock: "TOKEN CLIENT DIGITS"
 -- ARGV[1] token    ARGV[2] the last number allocated
 -- ARGV[3] 1: also if the memory is full, because the commands add no items

@@ -1,6 +1,6 @@
--- Releases the lock of a namespace with nothing written: that of the caller, or that of a process that is gone.
+-- Releases the lock of a namespace without writes: that of the caller, or that of a process that is gone.
 -- KEYS[1] lock: "TOKEN CLIENT DIGITS"
--- ARGV[1] the lock, or its beginning
+-- ARGV[1] the lock, or a prefix of it
 -- Returns 1, or 0 if there is another lock or none.
 
 local lock = redis.call('GET', KEYS[1])

@@ -1,6 +1,6 @@
--- Reads all that is stored of items, found by the numbers of their ids or in ranges of sorted sets.
+-- Reads all stored data of items, by the numbers of their ids or in ranges of sorted sets.
 -- KEYS[1] meta, by which a cluster finds the server of the namespace
--- ARGV[1] root: the beginning of every key    ARGV[2] 1: with search words    ARGV[3] 1: also items of deleted queues
+-- ARGV[1] root: the start of every key    ARGV[2] 1: with search words    ARGV[3] 1: also items of deleted queues
 -- ARGV[4] count of numbers, then the numbers
 -- then ranges: key, 'up' or 'down', lowest score, highest score, offset, limit
 --   c:B content    s:B state    h:B history    d:B deaths    w:B search words    y:B result    o:N body of a later id

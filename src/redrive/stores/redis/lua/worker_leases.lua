@@ -1,6 +1,6 @@
 -- Reads the items that a worker has leased.
 -- KEYS[1] meta, by which a cluster finds the server of the namespace
--- ARGV[1] root: the beginning of every key    ARGV[2] worker    ARGV[3] limit
+-- ARGV[1] root: the start of every key    ARGV[2] worker    ARGV[3] limit
 --   info         hash with a field for each queue
 --   leases:Q     by deadline; members are seq and body
 --   c:B          content    s:B state: `w` worker, `L` leased_at, `n` seq

@@ -29,7 +29,7 @@ local function keep_result(ids, state, result, expires_at)
   end
 end
 
--- {'complete', number, key, id, queue or false, argument of the result or 0, bytes of it, how long to keep it or 0,
+-- {'complete', number, key, id, queue or false, argument of the result or 0, bytes of it, time to keep it or 0,
 -- puts}
 local function complete(call)
   local body, state = find_leased(call[2], call[3], call[5])

@@ -1,4 +1,4 @@
--- Dead letters: deaths in place, and what completions of dead letters share with them.
+-- Dead letters: deaths in place, and functions that completions of dead letters share with them.
 -- Defines: ids_of, wake_awaiting, remove_dead_letter; die.
 
 -- Returns every id that an item has or had. `id` is the current one.
@@ -9,7 +9,7 @@ local function ids_of(body, state, id)
   return {string.sub(redis.call('GET', root .. 'c:' .. body), 17, 32) .. hexadecimal(body), unpack(state.i)}
 end
 
--- Wakes callers that await how an item ends: the topics are those of `redrive.model.ids.result_topic`.
+-- Wakes callers that await the end of an item: the topics are those of `redrive.model.ids.result_topic`.
 local function wake_awaiting(ids)
   for _, id in ipairs(ids) do
     ended['#' .. string.sub(id, 1, 4)] = true
@@ -20,7 +20,7 @@ local function hour_of(instant)
   return instant - instant % 3600000000
 end
 
--- Returns the figures of a group as this script has changed them: {count, first_at, last_at, counts by hour}.
+-- Returns the current figures of a group, with the changes of this script: {count, first_at, last_at, counts by hour}.
 local function figures_of(queue, fingerprint)
   local groups = list_of(changed_groups, queue)
   local figures = groups[fingerprint]
@@ -61,7 +61,7 @@ local function may_ask_for_reply(body)
   return string.find(redis.call('GET', root .. 'c:' .. body), calls.r, 1, true)
 end
 
--- By queue: whether dead letters are found by their words.
+-- By queue: true if dead letters are found by their words.
 local searched = {}
 
 local function is_searched(queue)
@@ -84,7 +84,7 @@ local function write_death(body, state, id, packed)
   redis.call('RPUSH', root .. 'd:' .. body, packed .. queue_and_id(state.q, id) .. rest)
 end
 
--- {'die', … as in settle.lua, argument of the death, fingerprint, whether it was tried as often as its limits say}.
+-- {'die', … as in settle.lua, argument of the death, fingerprint, whether its attempts are exhausted}.
 -- The entry of the feed and the death lack the fields that are known here.
 local function die(call)
   local body, state = check_settle(call)

@@ -24,7 +24,7 @@ local function add_feed_entry(kind, queue, id, title)
   end
 end
 
--- States of the items that calls settle, as they are now, by body.
+-- Current states of the items that calls settle, by body.
 local fetched_states = {}
 
 local function save_state(body, state)
@@ -32,7 +32,7 @@ local function save_state(body, state)
   redis.call('SET', root .. 's:' .. body, fetched_states[body])
 end
 
--- The same, buffered: for an item that no call can remove before the next flush, because its token has ended.
+-- Like save_state, buffered: for an item that no call can remove before the next flush, because its token has ended.
 local function save_settled_state(body, state)
   fetched_states[body] = cmsgpack.pack(state)
   string_writes[#string_writes + 1] = root .. 's:' .. body

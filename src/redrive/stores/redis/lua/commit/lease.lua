@@ -1,7 +1,7 @@
 -- Promotions of items that are due, and leases.
 -- Defines: promote, first_score, is_past, lease_items.
 
--- Makes due items of a queue leasable. Returns how many.
+-- Makes due items of a queue ready. Returns how many.
 local function promote_due(queue, limit)
   local due = redis.call('ZRANGEBYSCORE', root .. 'waiting:' .. queue, '-inf', now, 'LIMIT', 0, limit)
   for at, raw in ipairs(get_all('s:', due)) do
@@ -90,8 +90,8 @@ local function plain_lease_function(queue, info, rank, call, deadline)
 end
 
 -- {queue, limit, worker or false, timeout or -1, whether to ignore overdue items, seed of the keys of tokens}. Returns
--- false if the queue does not exist, {5} if it is left to the rules because the gates of the queue count leases or a call
--- before it was left; else {overdue, next_at or -1, leases}, with next_at only if there are fewer than limit.
+-- false if the queue does not exist, {5} if it is left to the rules because the gates of its queue count leases or a
+-- call before it was left; else {overdue, next_at or -1, leases}, with next_at only if there are fewer than limit.
 local function lease_items(call)
   local queue, limit = call[1], call[2]
   local info = info_of(queue)

@@ -17,7 +17,7 @@ local function size_of(queue)
   return size
 end
 
--- How long at most the key of an ended item is stored: `ENDED_KEY_RETENTION` in contract/base.py.
+-- Maximum time for which the key of an ended item is stored: `ENDED_KEY_RETENTION` in contract/base.py.
 local ENDED_KEY_RETENTION = 86400000000
 
 -- Returns whether an entry of keys:Q is known: until it expires, or while its item exists and is not completed.
@@ -39,7 +39,7 @@ local function is_known(entry, completes)
   return not state or cmsgpack.unpack(state).s ~= 'completed'
 end
 
--- Returns nil, or why a put is refused. `growth` (items by queue) and `keys` (idempotency keys) are those of the puts
+-- Returns nil, or the refusal of a put. `growth` (items by queue) and `keys` (idempotency keys) are those of the puts
 -- that were checked before and belong to the same call.
 local function check_put(put, growth, keys, completes)
   if memory_full then

@@ -1,21 +1,21 @@
--- Settled deliveries after which the item stays in its queue, and what completions share with them.
+-- Settled deliveries after which the item stays in its queue, and functions that completions share with them.
 -- Defines: has_left, left_bodies, has_left_settle, find_leased, settled_answer, end_lease, check_settle, end_delivery;
 -- retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
 -- queue, {5} if it is left to the rules because the item was leased although it is dead, its death needs more, or a
--- call before it was left, and {1, …} if it is done.
+-- call before it was left, and {1, …} if it was executed.
 
--- Whether a call was left to the rules. Leases, which come after it, are then left too, and so are calls with another
--- token of a leased item: what they are refused with is what the item is then.
+-- True if a call was left to the rules. Leases, which come after it, are then left too, and so are calls with another
+-- token of a leased item: their refusal has the status of the item at that time.
 local has_left = false
 -- Items whose death was left to the rules. Other calls for them are left too, so that the first one counts.
 local left_bodies = {}
--- Whether a call that settles was left to the rules. Those after it are left too: the feed has the order of the batch.
+-- True if a call that settles was left to the rules. Later ones are left too: the feed has the order of the batch.
 local has_left_settle = false
 
 -- Returns the body and the state of the item that is leased with a token; or nil, and the answer. `queue` is the queue
--- that it has to be in, or false.
+-- that it must be in, or false.
 local function find_leased(number, key, queue)
   local body = number
   if removed_bodies[body] then
@@ -81,7 +81,7 @@ local function write_history(body, state, worker, details)
 end
 
 -- A call that settles is {kind, number, key, id, ending, version, whether the worker is gone, argument of the history
--- entry, argument of the feed entry, …}. Returns body and state if it can be done; or nil, and the answer.
+-- entry, argument of the feed entry, …}. Returns body and state if it is accepted; or nil, and the answer.
 local function check_settle(call)
   local body, state = find_leased(call[2], call[3], false)
   has_left_settle = has_left_settle or has_left
@@ -101,7 +101,7 @@ local function check_settle(call)
   return body, state
 end
 
--- Ends the lease, counts how the delivery ended, and writes it into the history.
+-- Ends the lease, counts the outcome, and writes it to the history.
 local function end_delivery(call, body, state)
   local ending, worker = call[5], end_lease(body, state)
   if ending == 'failed' then

@@ -1,6 +1,6 @@
 -- The fast path: puts, settled deliveries, promotions and leases of one commit. scripts.py lists the parts.
 -- KEYS[1] meta    KEYS[2] lock: "TOKEN CLIENT DIGITS"
--- ARGV[1] root: the beginning of every other key    ARGV[2] calls, as MessagePack    ARGV[3…] contents, results,
+-- ARGV[1] root: the start of every other key    ARGV[2] calls, as MessagePack    ARGV[3…] contents, results,
 -- entries of histories and of the feed, and deaths, which calls name by their number in ARGV
 --   info                       queue → the settings that scripts need; the names are in queue_state.py
 --   counts:Q                   items by status, and totals
@@ -29,8 +29,8 @@
 -- of leases, arrivals}, where arrivals are queues and counts in turn.
 --
 -- Defines: root, now; calls: `t` instant or 0, `w` whether puts are among other calls, `v` the format, `r` the header
--- that asks for a reply, and by kind `p` puts, `e` ends of deliveries, `m` promotions, `l` leases; memory_full; and what
--- the calls of this script share.
+-- that asks for a reply, and by kind `p` puts, `e` ends of deliveries, `m` promotions, `l` leases; memory_full; and the
+-- shared variables of the calls of this script.
 
 local root = ARGV[1]
 local calls = cmsgpack.unpack(ARGV[2])
@@ -41,13 +41,13 @@ local now = calls.t ~= 0 and calls.t or clock
 local lock = redis.call('GET', KEYS[2])
 if lock then
   local left = tonumber(string.sub(lock, -16)) - clock
-  -- A lock that lasts longer than any can was taken by the clock of a server that this one has replaced.
+  -- A lock that expires later than any valid one was taken by the clock of a server that this one has replaced.
   if left > 0 and left <= 60000000 then
     return {0, lock}
   end
 end
 
--- With puts among other calls, a command that changes nothing finds out whether the memory is full.
+-- With puts among other calls, a command that changes nothing checks whether the memory is full.
 local memory_full = false
 if calls.w then
   local answer = redis.pcall('ZADD', root .. 'feed', 'XX', 0, '')
@@ -63,12 +63,12 @@ end
 
 local last_number = tonumber(redis.call('HGET', KEYS[1], 'next') or 0)
 local is_number_allocated = false
--- By queue: settings, changes of counts, items that became leasable, whether there is a new time to wait for, whether
--- something was leased, and whether it has overdue items.
+-- By queue: settings, changes of counts, number of items that became leasable, whether its next due time changed,
+-- whether something was leased, and whether it has overdue items.
 local infos, counts, arrivals, retimed, leased_from, overdue = {}, {}, {}, {}, {}, {}
 -- Result topics of items whose result is kept.
 local ended = {}
--- Writes are buffered until `flush`, which has to run before anything reads them.
+-- Writes are buffered until `flush`, which must run before they are read.
 local string_writes, set_additions, set_removals, deleted_keys, removed_bodies = {}, {}, {}, {}, {}
 -- Figures of groups of dead letters, by queue and fingerprint.
 local changed_groups = {}

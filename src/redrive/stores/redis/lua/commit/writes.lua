@@ -69,7 +69,7 @@ local function in_chunks(list, run)
   end
 end
 
--- Writes the buffers. What frees memory comes first: a full server refuses nothing after it.
+-- Writes the buffers. Commands that free memory come first: a full server refuses nothing after them.
 local function flush()
   for kind, list in pairs(set_removals) do
     in_chunks(list, function(...) redis.call('ZREM', root .. kind, ...) end)
@@ -91,7 +91,7 @@ local function flush()
   string_writes, set_additions, set_removals, deleted_keys, changed_groups = {}, {}, {}, {}, {}
 end
 
--- Notes that the namespace has what an older Redrive does not know.
+-- Raises the format of the namespace, because it has data that an older Redrive does not know.
 local is_format_raised = false
 
 local function raise_format()
@@ -101,7 +101,7 @@ local function raise_format()
   end
 end
 
--- Returns the value, or false, of the key of this kind of each body.
+-- Returns for each body the value of its key of this kind, or false.
 local function get_all(kind, bodies)
   local keys, values = {}, {}
   for at, body in ipairs(bodies) do
