@@ -61,7 +61,7 @@ class Table:
         self.problems.add((*self.path, key), problem)
 
     def subtable(self, key: str) -> Table:
-        """Return the table under a key; an empty one if there is none."""
+        """Return the table under a key; an empty one if it is missing."""
         return Table(self.problems, (*self.path, key), self.values.get(key, {}))
 
     def tables(self, key: str) -> dict[str, Table]:

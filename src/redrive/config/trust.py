@@ -61,7 +61,7 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def secret_for(url: str, environment: Mapping[str, str], *, has_token: bool) -> str | None:
-    """Return the name of the user's secret that is sent to an address when it is opened; None if there is none."""
+    """Return the name of the user's secret that is sent to an address when it is opened; None without one."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))

@@ -130,7 +130,7 @@ def resolve_program(program: CommandSpec) -> tuple[CommandSpec, dict[str, str]]:
 
 
 def why_not_runnable(program: CommandSpec) -> str | None:
-    """Return the reason why a program cannot be started here; None if there is none."""
+    """Return the reason why a program cannot be started here; None if it can."""
     name = program.argv[0]
     if not os.path.isdir(program.cwd):
         return f"the folder {program.cwd} does not exist"

@@ -303,7 +303,7 @@ def check_files(url: str) -> Iterator[Check]:
 
 
 def _mode(name: str) -> int:
-    """Return the mode of a file; 0 if there is none."""
+    """Return the mode of a file; 0 if it does not exist."""
     try:
         return stat.S_IMODE(os.stat(name).st_mode)
     except OSError:

@@ -179,7 +179,7 @@ def _drops(broker: Broker, ids: Sequence[str]) -> dict[str, HistoryEntry]:
 
 
 def _operation(broker: Broker, typed: str) -> Operation | None:
-    """Return the operation with that id. None if there is none: then it is the id of an item."""
+    """Return the operation with that id. None if no operation has it: then it is the id of an item."""
     try:
         return broker.get_operation(selection.operation_id(broker, typed))
     except OperationNotFound:

@@ -200,7 +200,7 @@ def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
 
 
 def _retry_after(queue: Queue) -> Instant | None:
-    """Return the time until which a Retry-After closes the queue; None if there is none."""
+    """Return the time until which a Retry-After closes the queue; None without one."""
     until = next((gate.until for gate in queue.gates if gate.name == RETRY_AFTER_GATE), None)
     return until if until is not None and until > now() else None
 
