@@ -127,7 +127,7 @@ def test_undo_is_for_what_was_brought_back_and_leased_by_nobody_since(
     item = ItemSnapshot(ID, Status.PENDING, False, None, entry, queue, 3)
     assert ("undo" in applying(item).split()) is undoes
     if not undoes:
-        with pytest.raises(WrongStatus, match="for items that are dropped or redriven and not leased since"):
+        with pytest.raises(WrongStatus, match="for items that are dropped or redriven and not leased or changed since"):
             check_manual_change(Verb.UNDO, item, force=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -117,3 +118,13 @@ def test_traceback_of_a_broken_app_has_nothing_of_the_import(
     told = "".join(traceback.format_exception(raised.value))
     assert f"{name}_program.py" in told
     assert "importlib" not in told
+
+
+@pytest.mark.parametrize("missing", ["uvicorn", "httptools"])
+def test_serve_names_the_extra_that_is_missing(missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from redrive.cli.main import redrive; redrive()"
+    command = [sys.executable, "-c", program, "--url", "memory://", "serve", "--port", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 3
+    assert "pip install 'redrive[server]'" in result.stderr
+    assert "Traceback" not in result.stderr

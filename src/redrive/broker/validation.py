@@ -32,13 +32,11 @@ def check_positive(what: str, value: DurationInput) -> int:
 def to_instant(what: str, value: datetime) -> Instant:
     """Return the instant of a datetime, or raise unless it has a time zone."""
     with checking_input(what):
-        since = None
-        if isinstance(value, datetime) and value.tzinfo is not None:
-            since = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    if since is None:
-        raise InvalidDuration(what, value, "is not a datetime with a time zone; use datetime.now(UTC) + …")
-    instant = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return Instant(check_instant(what, instant))
+        if isinstance(value, datetime) and value.utcoffset() is not None:
+            since = value - datetime(1970, 1, 1, tzinfo=UTC)
+            instant = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+            return Instant(check_instant(what, instant, shown=str(value)))
+    raise InvalidDuration(what, value, "is not a datetime with a time zone; use datetime.now(UTC) + …")
 
 
 def check_texts(what: str, texts: object, kind: str, check: Callable[[object], str]) -> tuple[str, ...]:

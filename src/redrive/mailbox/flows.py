@@ -12,6 +12,7 @@ import msgspec
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
+from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
@@ -39,6 +40,7 @@ from redrive.model.queue import QueueStats
 from redrive.model.queue_options import QueueOptions
 from redrive.model.state_machine import Verb
 from redrive.task.result_handle import await_result
+from redrive.task.task_options import check_options
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -83,7 +85,8 @@ def check_address(core: Core, address: str) -> Flow[str]:
 def new_message(
     body: Result, options: MessageOptions, *, reply_to: str | None, request_id: str | None, keep_result: int | None
 ) -> NewItem:
-    """Return the item of a message."""
+    """Return the item of a message. Raise InvalidInput for an option that messages do not have."""
+    check_options("a message", options, MessageOptions)
     item = deliveries.new_item(body.payload, content_type=body.content_type, **options)
     reserved = {REPLY_TO: reply_to, REQUEST_ID: request_id, KEEP_RESULT: keep_result and str(keep_result)}
     own = {name: value for name, value in reserved.items() if value is not None}
@@ -241,6 +244,8 @@ def sender_headers(lease: Lease) -> dict[str, str]:
 def set_expiry(body: object, options: MessageOptions) -> None:
     """Set the expiry of a request to a loop to its deadline, unless the options contain an expiry."""
     if isinstance(body, MainLoopRequest) and not (options.get("expire_timeout") or options.get("expire_at")):
+        if body.deadline is not None:
+            to_instant("deadline", body.deadline)  # its error names the field that the caller has set
         options["expire_at"] = body.deadline
 
 

@@ -94,12 +94,15 @@ def check_priority(priority: object) -> int:
     return int.__index__(priority)  # type: ignore[arg-type]
 
 
-def check_instant(what: str, instant: object) -> int:
-    """Return the instant if it is a number of microseconds since 1970 (UTC) that every store can keep exactly."""
+def check_instant(what: str, instant: object, *, shown: str | None = None) -> int:
+    """Return the instant if it is a number of microseconds since 1970 (UTC) that every store can keep exactly.
+
+    shown: the instant as the caller gave it, for the error.
+    """
     if isinstance(instant, bool) or not isinstance(instant, int):
         raise InvalidDuration(what, instant, "is not an instant in microseconds since 1970 (UTC)")
     if not MIN_INSTANT <= instant <= MAX_INSTANT:
-        raise InvalidDuration(what, instant, "is outside the range that can be stored, the years 1970 to 2255")
+        raise InvalidDuration(what, shown or instant, "is outside the range that can be stored, the years 1970 to 2254")
     return instant
 
 

@@ -66,7 +66,9 @@ def check_manual_change(verb: Verb, item: ItemSnapshot, *, force: bool, undoes: 
     if verb in DEAD_LETTER_VERBS:
         applies = applies and item.is_dead_letter
     if verb is Verb.UNDO and not (applies and (was_redriven(item, undoes) or was_dropped(item, undoes))):
-        raise WrongStatus(verb.value, item.id, item.status.value, ("dropped", "redriven and not leased since"))
+        raise WrongStatus(
+            verb.value, item.id, item.status.value, ("dropped", "redriven and not leased or changed since")
+        )
     if verb is Verb.DROP and item.is_dropped:
         raise WrongStatus(verb.value, item.id, "dropped", _at_rest(verb))
     if not applies:

@@ -100,9 +100,9 @@ def serve(**options: Any) -> None:
     """
     events.configure()
     try:
-        import uvicorn  # noqa: F401
+        import redrive.server.http_server  # noqa: F401
     except ImportError as error:
-        raise InvalidInput(f"a server needs uvicorn: pip install 'redrive[server]' ({error})") from error
+        raise InvalidInput(f"a server needs uvicorn and httptools: pip install 'redrive[server]' ({error})") from error
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         finished = runner.run(_serve(find_target(), options))
         if not finished:

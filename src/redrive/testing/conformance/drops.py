@@ -104,7 +104,7 @@ class DropByHandConformance(Suite):
         broker.archive(archived)
         for id in (*ids, archived):
             with pytest.raises(
-                WrongStatus, match="undo is for items that are dropped or redriven and not leased since"
+                WrongStatus, match="undo is for items that are dropped or redriven and not leased or changed since"
             ):
                 broker.undo(id)
 

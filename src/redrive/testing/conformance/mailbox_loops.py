@@ -272,6 +272,8 @@ class MainLoopConformance(Suite):
         boxes.broker.run_maintenance()
         (answer,) = boxes.answers()
         assert (answer.request_id, answer.success) == (request.request_id, False)
+        with pytest.raises(InvalidInput, match="deadline"):  # it has no time zone
+            boxes.send(deadline=datetime(2026, 1, 1))
 
     def test_loop_sets_the_settings_that_its_policy_needs_and_refuses_another_dead_letter_mailbox(
         self, boxes: Boxes

@@ -274,6 +274,15 @@ class MailboxConformance(Suite):
             message.extend_visibility(-1)
         message.acknowledge()
 
+    @pytest.mark.parametrize("option", [{"held_by": "me"}, {"max_attempts": 1}, {"retry": None}, {"dealy": 1}])
+    def test_option_that_messages_do_not_have_is_refused_by_its_name(
+        self, orders: Mailbox[Purchase, int], option: dict[str, Any]
+    ) -> None:
+        for send in (orders.send, orders.request):
+            with pytest.raises(InvalidInput, match=f"a message has no option '{next(iter(option))}'"):
+                send(Purchase(1), **option)
+        assert orders.approximate_count() == 0
+
     def test_full_mailbox_refuses(self, broker: Broker) -> None:
         mailbox: Mailbox[int, None] = Mailbox(broker, "small", body=int, settings={"max_size": 1})
         mailbox.send(1)

@@ -226,7 +226,7 @@ class WaitConformance(Suite):
 
 def told(commit: Commit, queue: str = "jobs") -> int:
     """Return the number of arrivals in the queue. The test fails if the commit does not report the queue."""
-    assert queue in commit.arrivals, f"nobody who waits for '{queue}' is woken: {commit.arrivals}"
+    assert queue in commit.arrivals, f"no waiter for '{queue}' is woken: {commit.arrivals}"
     return commit.arrivals[queue]
 
 
