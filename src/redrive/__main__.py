@@ -1,4 +1,4 @@
-"""`python -m redrive`: the command."""
+"""Entry point of `python -m redrive`, the same command line as `redrive`."""
 
 from redrive.cli.main import main
 

@@ -138,7 +138,7 @@ def test_server_lets_a_token_do_what_it_is_for(tmp_path: Path) -> None:
             for check in json.loads(cli_any(cli, "doctor", "-o", "json", "--token", viewer))["checks"]
         }
         assert {check["state"] for check in checks.values()} <= {"ok", "warn"}
-        assert checks["clock"]["finding"].startswith("not looked at")
+        assert checks["clock"]["finding"].startswith("not checked")
     finally:
         server.stop()
     assert Cli(server.url).error("queue", "list", exits=6)["code"] == "store_unavailable"

@@ -37,7 +37,7 @@ def entry(verb: str, note: str | None = None, ids: tuple[str, ...] = ()) -> Audi
         ("set rate redrive", "redrive rate changed"),
         ("delete_queue", "queue deleted"),
         ("redrive", "redriven"),
-        ("create_token", "token made"),
+        ("create_token", "token created"),
         ("of_a_later release", "of_a_later release"),
     ],
 )

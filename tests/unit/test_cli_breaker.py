@@ -112,7 +112,7 @@ def test_fingerprint_is_named_by_its_first_digits(cli: Cli) -> None:
     ("arguments", "exits", "told"),
     [
         (["open", "jobs", "--class", "weather"], 2, "is not one of"),
-        (["open", "jobs", "--class", "network", "--fingerprint", "ab" * 8], 2, "leave one out"),
+        (["open", "jobs", "--class", "network", "--fingerprint", "ab" * 8], 2, "omit one"),
         (["open", "jobs", "--for", "soon"], 3, "is not a duration"),
         (["open", "jobs", "--for", "0s"], 3, "open_for"),
         (["open", "jobs", "--fingerprint", "ab"], 4, "redrive dead groups"),

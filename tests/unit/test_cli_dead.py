@@ -35,7 +35,7 @@ def test_first_line_of_groups_tells_how_many_died_and_where(cli: Cli) -> None:
     assert (told["dead"], told["queues"]) == (110, {"mails": 20, "orders-dead": 90})
     assert [each["count"] for each in told["groups"]] == [78, 20, 12]
     assert cli("dead", "groups", "-q", "mails").stdout.startswith("20 dead letters: mails 20\n")
-    assert cli("dead", "groups", "-q", "orders").stdout == "Nothing in orders is dead.\n"
+    assert cli("dead", "groups", "-q", "orders").stdout == "There are no dead letters in orders.\n"
 
 
 def test_tables_fit_into_a_hundred_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_nothing_that_matches_has_an_exit_code_of_its_own(cli: Cli) -> None:
 def test_it_must_be_clear_which_items_are_meant(cli: Cli) -> None:
     for verb in ("redrive", "archive", "restore", "purge"):
         assert "Give ids, or conditions" in cli("dead", verb, exits=2).stderr
-        assert "leave one of the two out" in cli("dead", verb, "7f3a90c1", "--all", exits=2).stderr
+        assert "omit one of the two" in cli("dead", verb, "7f3a90c1", "--all", exits=2).stderr
 
 
 def test_redrive_to_another_queue_with_a_rate(cli: Cli) -> None:
@@ -386,14 +386,14 @@ def test_undo_of_an_operation_that_goes_on_says_how_to_end_it(cli: Cli) -> None:
     assert f"redrive operation cancel {id}" in cli("undo", id, "--yes", "any", exits=3).stderr
     cli("operation", "cancel", id)
     assert f"operation {id} is cancelled" in cli("operation", "cancel", id, exits=5).stderr
-    assert cli("undo", id, exits=12).stdout == "Nothing is left to be taken back; nothing was done.\n"
+    assert cli("undo", id, exits=12).stdout == "Nothing is left to undo; nothing was done.\n"
     assert cli.json("undo", id, exits=12) == {"matched": 0, "operation": None}
 
 
 def test_undo_of_a_purge_is_refused(cli: Cli) -> None:
     cli("dead", "archive", "-q", "mails", "--yes", "20")
     purged = cli.json("dead", "purge", "-q", "mails", "--yes", "20")
-    assert "purge cannot be taken back" in cli("undo", purged["id"], "--yes", "any", exits=3).stderr
+    assert "purge cannot be undone" in cli("undo", purged["id"], "--yes", "any", exits=3).stderr
 
 
 def test_undo_of_items_takes_their_number(cli: Cli) -> None:
@@ -416,7 +416,7 @@ def test_ids_in_notes_are_as_short_as_elsewhere(cli: Cli) -> None:
 
 
 def test_audit_tells_who_did_it(cli: Cli) -> None:
-    assert cli("audit").stdout == "Nobody has changed anything by hand.\n"
+    assert cli("audit").stdout == "The audit is empty.\n"
     cli("dead", "redrive", "-q", "mails", "--yes", "20", "--note", "why not")
     finished, started = cli.json("audit")
     assert (finished["verb"], finished["count"], started["verb"]) == ("redrive", 20, "start redrive")

@@ -58,7 +58,7 @@ def test_work_without_a_worker_and_queues_that_stand_still_are_told(cli: Cli) ->
     cli("queue", "push", "full", "1")
     cli("queue", "pause", "jobs")
     checks = states(cli, 1)
-    assert checks["workers"]["finding"] == "no worker for what waits in full 1"
+    assert checks["workers"]["finding"] == "no worker for the items that wait in full 1"
     assert checks["paused"]["advice"] == "redrive queue resume jobs"
     assert "full" in checks["full"]["finding"]
     assert "warn  paused" in cli("doctor", exits=1).stdout
@@ -76,7 +76,7 @@ def test_operation_that_runs_and_nobody_drives_is_told_with_what_to_do(cli: Cli)
     check = states(cli, 1)["operations"]
     assert check["state"] == "warn"
     assert check["finding"].startswith(
-        f"1 operation runs and nobody drives it: archive {operation.id[:8]} has stood still"
+        f"1 operation runs but no process drives it: archive {operation.id[:8]} has made no progress"
     )
     assert f"redrive operation resume {operation.id[:8]}" in check["advice"]
     assert "worker or server" in check["advice"]

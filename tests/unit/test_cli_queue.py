@@ -39,7 +39,7 @@ def test_list_without_a_queue_counts_items_by_status(cli: Cli) -> None:
     }
     result = cli("queue", "list")
     assert result.stdout.splitlines()[1].split()[:5] == ["jobs", "3", "1", "0", "2"]
-    assert "2 dead letters: redrive dead groups says what of" in result.stderr
+    assert "2 dead letters: redrive dead groups shows the causes" in result.stderr
 
 
 def test_holders_of_an_item_are_shown(cli: Cli) -> None:
@@ -83,7 +83,7 @@ def test_show_has_settings_counts_and_workers(cli: Cli) -> None:
     cli("queue", "update", "jobs", "--attempts", "3", "--cooldown", "30s")
     shown = cli("queue", "show", "jobs").stdout
     assert "retry  attempts 3, cooldown 30s" in shown
-    assert "workers: none that is alive" in shown
+    assert "workers: none alive" in shown
     told = cli.json("queue", "show", "jobs")
     assert told["stats"]["pending"] == 0
     assert told["workers"] == []
@@ -95,11 +95,11 @@ def test_unknown_queue_is_not_found_and_says_what_to_type(cli: Cli) -> None:
         error = cli.error("queue", words[0], "nothing", *words[1:], exits=4)
         assert error["code"] == "queue_not_found"
         assert error["details"] == {"queue": "nothing", "namespace": "default"}
-    assert "redrive queue list shows all there are" in cli("queue", "show", "nothing", exits=4).stderr
+    assert "redrive queue list shows all queues" in cli("queue", "show", "nothing", exits=4).stderr
 
 
 def test_pause_and_resume(cli: Cli) -> None:
-    assert "redrive queue resume jobs goes on" in cli("queue", "pause", "jobs").stdout
+    assert "redrive queue resume jobs resumes it" in cli("queue", "pause", "jobs").stdout
     assert cli.json("queue", "show", "jobs")["paused"] is True
     assert cli.json("queue", "resume", "jobs")["paused"] is False
 
@@ -150,7 +150,7 @@ def test_push_takes_the_options_of_a_put(cli: Cli) -> None:
     until = cli.json("queue", "push", "jobs", "1", "--expire-at", "2100-01-01T01:00:00+01:00")["id"]
     assert cli.json("dead", "show", until)["expire_deadline"] == "2100-01-01T00:00:00.000000Z"
     both = cli("queue", "push", "jobs", "1", "--expire-at", "2100-01-01", "--expire", "1d", exits=2)
-    assert "--expire and --expire-at were given; leave one out" in both.stderr
+    assert "--expire and --expire-at were given; omit one" in both.stderr
     assert "'tomorrow' is not a time" in cli("queue", "push", "jobs", "1", "--expire-at", "tomorrow", exits=2).stderr
 
 
@@ -222,7 +222,7 @@ def test_push_of_lines_puts_an_item_for_each(cli: Cli) -> None:
 def test_push_of_lines_that_breaks_off_says_how_many_were_put(cli: Cli) -> None:
     lines = "1\n" * 1_500 + "{broken\n"
     result = cli("queue", "push", "jobs", "--lines", input=lines, exits=3)
-    assert "before this, 1,000 items went into jobs" in result.stderr
+    assert "before this, 1,000 items were put into jobs" in result.stderr
     assert "line 1,501" in result.stderr
     assert cli.json("queue", "show", "jobs")["stats"]["pending"] == 1_000
 
@@ -287,7 +287,7 @@ def test_drop_says_until_when_it_can_be_undone_and_undo_who_did_it(cli: Cli) -> 
     shown = cli("dead", "show", a)
     actor = item["history"][-1]["actor"]
     assert f"{actor} dropped it at {item['history'][-1]['at'][:10]}" in shown.stderr
-    assert f"Bring it back: redrive undo {a[:8]}" in shown.stderr
+    assert f"Restore it: redrive undo {a[:8]}" in shown.stderr
     assert [each["id"] for each in cli.json("queue", "list", "jobs", "--oldest")["items"]] == [b, c]
     assert cli.json("queue", "list", "jobs", "--status", "archived")["items"][0]["id"] == a
     assert cli.json("undo", a[:8], "--dry-run")["changed"] == 1
@@ -299,7 +299,7 @@ def test_drop_says_until_when_it_can_be_undone_and_undo_who_did_it(cli: Cli) -> 
     assert all("dropped; until 20" in line and f": redrive undo {line[:8]}" in line for line in text)
     assert f"undo: pending in jobs; {actor} dropped it at 20" in cli("undo", a).stdout
     cli("queue", "update", "jobs", "--keep-dropped", "0s")
-    assert "removed for good" in cli("queue", "drop", a).stdout
+    assert "removed permanently" in cli("queue", "drop", a).stdout
     assert cli.error("undo", a, exits=4)["code"] == "item_not_found"
 
 
@@ -338,7 +338,7 @@ def test_drain_drops_what_waits_and_nothing_else(cli: Cli) -> None:
     assert (drained["dropped"], drained["undo_until"] > "2026") == (5, True)
     stats = cli.json("queue", "show", "jobs")["stats"]
     assert (stats["pending"], stats["active"], stats["dead"], stats["archived"]) == (0, 1, 1, 5)
-    assert cli("queue", "drain", "jobs", exits=12).stdout == "Nothing is to be dropped.\n"
+    assert cli("queue", "drain", "jobs", exits=12).stdout == "There is nothing to be dropped.\n"
 
 
 def test_drained_items_come_back_together(cli: Cli) -> None:
@@ -346,7 +346,7 @@ def test_drained_items_come_back_together(cli: Cli) -> None:
     told = cli("queue", "drain", "jobs", "--yes", "any")
     assert "5 items dropped: pending 5" in told.stdout
     restore = "dead restore -q jobs --where dropped=true"
-    assert f"comes back by: redrive {restore}" in told.stderr
+    assert f"this restores all dropped items: redrive {restore}" in told.stderr
     cli(*restore.split(), "--yes", "5")
     assert cli.json("queue", "show", "jobs")["stats"]["pending"] == 5
 

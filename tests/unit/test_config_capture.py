@@ -117,7 +117,7 @@ def test_commands_show_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     file = tmp_path / "redrive.toml"
     file.write_text(WHOLE)
     cli = Cli(f"sqlite:///{tmp_path}/store.db")
-    assert "is right: 2 queues, 2 of them for capture, 0 workers" in cli("config", "check").stdout
+    assert "is valid: 2 queues, 2 of them for capture, 0 workers" in cli("config", "check").stdout
     assert cli.json("config", "check") == {"file": str(file), "queues": 2, "captures": 2, "workers": 0}
     shown = cli("config", "show").stdout
     assert "CAPTURE    SETTING" in shown

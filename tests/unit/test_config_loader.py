@@ -169,11 +169,11 @@ def test_empty_file_is_a_file() -> None:
         ("[breakers]\nnetwork = { probes = 0 }\n[queue.a]\n[queue.b]", 2, "breakers.network.probes", "from 1 to 100"),
         ("breakers = 3", 1, "breakers", "must be a table"),
         ('[breakers]\nqueue = {}\n[queue.emails]\nfeed = "none"', 3, "queue.emails.breakers", "let 'feed' keep failed"),
-        ('[queue.emails]\ntype = "internal"', 2, "queue.emails.type", 'is "external", or left out'),
+        ('[queue.emails]\ntype = "internal"', 2, "queue.emails.type", 'is "external", or omitted'),
         ('[queue.emails]\nlist = "ls"', 2, "queue.emails.list", 'say type = "external"'),
         ('[queue.t]\ntype = "external"', 1, "queue.t.list", "is missing"),
         ('[queue.t]\ntype = "external"\nlist = "ls"\n\nretry = { attempts = 3 }', 5, "queue.t.retry",
-         "tried again when its dead letter is brought back or dropped, or when its version changes"),
+         "retried when its dead letter is redriven or dropped, or when its version changes"),
         ('[queue.t]\ntype = "external"\nlist = "ls"\nidempotency_timeout = "item"', 4, "queue.t.idempotency_timeout",
          "would run again at every listing"),
         ('[queue.t]\ntype = "external"\nlist = "ls"\nversion = 3', 4, "queue.t.version", "is a text, not 3"),
@@ -311,7 +311,7 @@ def test_variable_need_not_be_set_where_the_store_is_another(monkeypatch: pytest
     config = parse(f'url = "{url}"\n[worker.w]\nqueue = "q"\nrun = "x"\n', FILE, needs_store=False)
     assert (config.store.url, config.needs_store) == (url, False)
     assert config.workers["w"].run.hidden == ("REDRIVE_DB_PASSWORD",)
-    with pytest.raises(InvalidConfig, match="begins no variable"):
+    with pytest.raises(InvalidConfig, match="starts no variable"):
         parse('url = "postgresql://u:${@db/x"', FILE, needs_store=False)
 
 

@@ -106,7 +106,7 @@ def test_file_that_only_the_caller_and_root_can_change_is_used(tree: Tree) -> No
             "is behind /tmp/shop, which belongs to mallory",
         ),
         (Tree().has(FILE, ANN, "redrive.toml"), "is behind too many links"),
-        (Tree().has(FILE, ANN, "nowhere.toml"), "cannot be looked at: No such file or directory"),
+        (Tree().has(FILE, ANN, "nowhere.toml"), "cannot be checked: No such file or directory"),
     ],
 )
 def test_file_that_another_user_can_change_is_told(tree: Tree, why: str) -> None:

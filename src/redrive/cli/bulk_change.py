@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 ANY = "any"
-"""What a script says instead of a number where what is done can be taken back."""
+"""The value of --yes that confirms any number of items, for changes that can be undone."""
 
 
 def confirm_options(*, final: bool) -> Callable[[_F], _F]:
-    """Add `--dry-run` and `--yes` to a command that changes many items. `final`: it cannot be taken back."""
+    """Add `--dry-run` and `--yes` to a command that changes many items. `final`: it cannot be undone."""
     number = "NUMBER" if final else "NUMBER|any"
-    more = "" if final else "; `any` for however many there are"
+    more = "" if final else "; `any` confirms every number"
 
     def add(function: _F) -> _F:
         decorated = click.option(
             "--yes",
             callback=_final if final else _number,
             metavar=number,
-            help=f"Do not ask: this is how many items are meant{more}.",
+            help=f"Do not ask: confirm this number of items{more}.",
         )(function)
-        return click.option("--dry-run", is_flag=True, help="Only say what would happen.")(decorated)
+        return click.option("--dry-run", is_flag=True, help="Only show what would happen.")(decorated)
 
     return add
 
@@ -59,12 +59,12 @@ def _number(context: click.Context, parameter: click.Parameter, value: str | Non
 
 def _final(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
     if value == ANY:
-        raise click.BadParameter("this cannot be taken back: give the number of items that you mean")
+        raise click.BadParameter("this cannot be undone: give the number of items")
     return _number(context, parameter, value)
 
 
 def confirm(what: str, count: int, yes: int | str | None, *, final: bool) -> None:
-    """Return if a person, or the script, means this many items. `what` is what happens to them, as in `redrive`."""
+    """Return if the user, or the script, confirms this number of items. `what`: the change, as in `redrive`."""
     if yes in (ANY, count):
         return
     items = pluralize(count, "item")
@@ -72,29 +72,29 @@ def confirm(what: str, count: int, yes: int | str | None, *, final: bool) -> Non
         told = f"this would {what} {items}, and --yes {yes} was given; nothing was done"
         raise NotConfirmed(what, int(yes), count, told)
     if not in_a_terminal():
-        told = f"this would {what} {items}; nothing was done\n  add --yes {count} if that is what you mean"
+        told = f"this would {what} {items}; nothing was done\n  add --yes {count} to confirm that"
         raise NotConfirmed(what, None, count, told)
-    lasting = ", and this cannot be taken back" if final else ""
+    lasting = ", and this cannot be undone" if final else ""
     click.echo(f"This will {what} {items}{lasting}.", err=True)
-    typed = click.prompt("Type the number of items to go on", default="", show_default=False, err=True)
+    typed = click.prompt("Type the number of items to continue", default="", show_default=False, err=True)
     if typed.strip().replace(",", "") != str(count):
         raise NotConfirmed(what, None, count, "that is not the number; nothing was done")
 
 
 def in_a_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether there is a user who can be asked."""
     return sys.stdin.isatty()
 
 
 class ProgressBar:
-    """How far something got. Does nothing where nobody looks."""
+    """The progress of a change. Without a terminal it does nothing."""
 
     def __init__(self, progress: Progress | None, title: str, total: int | None) -> None:
         self._progress = progress
         self._task = None if progress is None else progress.add_task(title, total=total)
 
     def at(self, done: int, title: str | None = None) -> None:
-        """So many are done."""
+        """Show the number of items that are done."""
         if self._progress is not None and self._task is not None:
             if title is None:
                 self._progress.update(self._task, completed=done)
@@ -104,7 +104,7 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[ProgressBar]:
-    """A bar on stderr, while this runs. With no total, it only moves. `hidden` where the output is in its place."""
+    """Show a bar on stderr while this runs; without a total it only moves. `hidden`: the output is on the terminal."""
     if hidden or as_json() or not sys.stderr.isatty():
         yield ProgressBar(None, title, total)
         return
@@ -117,7 +117,7 @@ def progress_bar(title: str, total: int | None, *, hidden: bool = False) -> Iter
 
 
 def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operation:
-    """Make the steps of an operation here, with a bar, until it has ended or the time is over."""
+    """Execute the steps of an operation here, with a bar, until it has ended or the time has expired."""
     title = f"{operation.verb} {short(operation.id)}"
     try:
         with progress_bar(title, operation.expected) as shown:
@@ -134,27 +134,27 @@ def drive_operation(broker: Broker, operation: Operation, wait: str) -> Operatio
     except KeyboardInterrupt:
         id = short(operation.id)
         print_note(
-            f"\nThe operation {id} is not cancelled: it lives in the store, and goes on wherever a worker or a server "
-            f"has that open.\n  go on here: {command_line(f'operation resume {id}')}\n"
-            f"  end it:     {command_line(f'operation cancel {id}')}"
+            f"\nThe operation {id} is not cancelled: it is stored, and continues in any worker or server that has the "
+            f"store open.\n  continue here: {command_line(f'operation resume {id}')}\n"
+            f"  cancel it:     {command_line(f'operation cancel {id}')}"
         )
         raise
 
 
 TEXTS = texts_of(OperationOptions)
-"""What each option of an operation means."""
+"""The help text of each option of an operation."""
 FOREVER = "36500d"
-"""How long whoever gives no time waits for an operation to end."""
+"""The default time to wait for the end of an operation."""
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|min|h))?")
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 _OF_OPERATIONS = ("limit", "rate", "no_wait", "canary")
-"""What only an operation can do."""
+"""Options that only an operation has."""
 OF_MANY = ("dry_run", "note", "wait", "yes", *_OF_OPERATIONS)
 """Options of a change of all items that match."""
 
 
 def parse_rate(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Items per second, from `50/s`, `3000/m`, `100/h` or a number."""
+    """Return items per second, from `50/s`, `3000/m`, `100/h` or a number."""
     if value is None:
         return None
     found = _RATE.fullmatch(value)
@@ -164,10 +164,12 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
 
 
 def operation_options(function: _F) -> _F:
-    """Add what every operation can be told: how fast, why, and whether to wait for its end."""
+    """Add the options of every operation: its rate, limit and note, and whether to wait for its end."""
     for option in (
-        click.option("--no-wait", is_flag=True, help="Start it, print its id, and return."),
-        click.option("--wait", default=FOREVER, metavar="TIME", help="Return after this time at the latest."),
+        click.option("--no-wait", is_flag=True, help="Start the operation, print its id, and return immediately."),
+        click.option(
+            "--wait", default=FOREVER, metavar="TIME", help="Wait at most this time for the operation to end."
+        ),
         click.option("--note", metavar="TEXT", help=TEXTS["note"]),
         click.option("--limit", type=click.IntRange(1), metavar="N", help=TEXTS["limit"]),
         click.option("--rate", callback=parse_rate, metavar="N/s", help=TEXTS["rate"]),
@@ -177,14 +179,14 @@ def operation_options(function: _F) -> _F:
 
 
 def is_plain(dry_run: bool, options: Mapping[str, Any]) -> bool:
-    """Whether nothing was asked for that only an operation can do: items that were named are then changed at once."""
+    """Return whether no option needs an operation: named items are then changed directly, without one."""
     return not dry_run and not any(options.get(name) for name in _OF_OPERATIONS)
 
 
 def check_wait(no_wait: bool) -> None:
-    """Raise where a time was given for a wait that is not wanted."""
+    """Raise if --wait and --no-wait were both given."""
     if no_wait and was_given("wait"):
-        raise click.UsageError("--wait and --no-wait were given; leave one out")
+        raise click.UsageError("--wait and --no-wait were given; omit one")
 
 
 def run(
@@ -201,7 +203,7 @@ def run(
 ) -> None:
     """Change all items that match. `where` names a status: the one that the verb is for.
 
-    `named`: the items were named one by one, and nobody need be asked.
+    `named`: the items were named one by one, so no confirmation is needed.
     """
     check_wait(no_wait)
     if dry_run:
@@ -223,7 +225,7 @@ def run(
 
 
 def continue_operation(broker: Broker, operation: Operation, *, wait: str = FOREVER, no_wait: bool = False) -> None:
-    """Drive an operation, if that is wanted, and say how it stands."""
+    """Drive an operation, unless `no_wait`, and print its state."""
     if not no_wait:
         operation = drive_operation(broker, operation, wait)
         finish_moves(broker)
@@ -236,7 +238,7 @@ def continue_operation(broker: Broker, operation: Operation, *, wait: str = FORE
 
 
 def print_operation(operation: Operation, *, in_full: bool = False) -> None:
-    """How an operation stands, and what to type next. `in_full`: the rest of what there is to see follows."""
+    """Print the state of an operation, and the commands to type next. `in_full`: more details follow."""
     if as_json():
         print_json(operation)
         return
@@ -245,7 +247,7 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
     limit = "" if operation.limit is None else f", limit {operation.limit:,}"
     print_line(f"{operation.verb} {id}: {coloured(operation.status.value)}, {operation.changed:,}{of} changed{limit}")
     if operation.skipped:
-        print_line(f"  left out: {format_counts(operation.skipped)}")
+        print_line(f"  skipped: {format_counts(operation.skipped)}")
         for code, samples in operation.samples.items():
             print_line(f"    {code}: {', '.join(map(short, samples))}")
     if operation.problem:
@@ -255,17 +257,17 @@ def print_operation(operation: Operation, *, in_full: bool = False) -> None:
             count = len(operation.canary_ids)
             print_note(f"  it waits until workers have completed {count} canar{'y' if count == 1 else 'ies'}")
         if not in_full:
-            print_note(f"  how it stands: {command_line(f'operation show {id}')}")
-        print_note(f"  go on here:    {command_line(f'operation resume {id}')}")
-        print_note(f"  end it:        {command_line(f'operation cancel {id}')}")
+            print_note(f"  show it:       {command_line(f'operation show {id}')}")
+        print_note(f"  continue here: {command_line(f'operation resume {id}')}")
+        print_note(f"  cancel it:     {command_line(f'operation cancel {id}')}")
     elif operation.changed and operation.verb in REVERSE:
         print_note(f"  undo it: {command_line(f'undo {id}')}")
 
 
 def print_plan(plan: OperationPlan) -> None:
-    """What would happen."""
+    """Print what a change would do."""
     if as_json():
         print_json({**to_json_value(plan), "dry_run": True})
         return
-    print_line("Nothing was changed; this is what would be:")
+    print_line("Nothing was changed; this would happen:")
     print_line(str(plan))

@@ -12,19 +12,19 @@ from redrive.model.text import suggest
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name only, until one of them runs."""
+    """A group whose commands are imported only when one of them runs."""
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        """`table`: each command with where it is, as in `package.module:attribute`, and what it does in a few words."""
+        """`table`: each command with its location, as in `package.module:attribute`, and its short help."""
         super().__init__(*args, **kwargs)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table."""
+        """Return the commands in the order of the table."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import it."""
+        """Import a command."""
         if cmd_name not in self.table:
             return None
         module, _, attribute = self.table[cmd_name][0].partition(":")
@@ -34,45 +34,48 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say which command was meant where there is none of that name."""
+        """Suggest a command if there is none of that name."""
         if args and not args[0].startswith("-") and args[0] not in self.table:
             meant = suggest(args[0], tuple(self.table), {}) or f"; there are {', '.join(self.table)}"
             raise click.UsageError(f"There is no command '{args[0]}'{meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing any of them."""
+        """Write the commands without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, short) for name, (_, short) in self.table.items()])
 
 
 QUEUE_COMMANDS = {
-    "create": ("redrive.cli.commands.queue_manage:create", "Make a queue."),
-    "list": ("redrive.cli.commands.queue_manage:list_", "All queues with their counts, or the items of one."),
-    "show": ("redrive.cli.commands.queue_manage:show", "One queue: settings, counts, what it waits for."),
-    "update": ("redrive.cli.commands.queue_manage:update", "Change settings."),
-    "delete": ("redrive.cli.commands.queue_manage:delete", "Remove a queue and everything in it."),
+    "create": ("redrive.cli.commands.queue_manage:create", "Create a queue."),
+    "list": ("redrive.cli.commands.queue_manage:list_", "List all queues with their counts, or the items of one."),
+    "show": ("redrive.cli.commands.queue_manage:show", "Show one queue: settings, counts, workers, breakers."),
+    "update": ("redrive.cli.commands.queue_manage:update", "Change the settings of a queue."),
+    "delete": ("redrive.cli.commands.queue_manage:delete", "Remove a queue and all its items."),
     "push": ("redrive.cli.commands.queue_push:push", "Put items into a queue."),
-    "drop": ("redrive.cli.commands.queue_items:drop", "Drop single items: they can be restored for a time."),
-    "retry": ("redrive.cli.commands.queue_items:retry", "Try dead or failed items again, where they are."),
-    "reschedule": ("redrive.cli.commands.queue_items:reschedule", "Change from when items that wait may be leased."),
+    "drop": ("redrive.cli.commands.queue_items:drop", "Drop single items; they can be restored for a time."),
+    "retry": ("redrive.cli.commands.queue_items:retry", "Retry dead or failed items in their current queue."),
+    "reschedule": (
+        "redrive.cli.commands.queue_items:reschedule",
+        "Change the time from which waiting items may be leased.",
+    ),
     "fail": (
         "redrive.cli.commands.queue_items:fail",
-        "Count a failure against items: tried again or dead, as the settings say.",
+        "Record a failure of items: they are retried or dead, as the settings say.",
     ),
-    "done": ("redrive.cli.commands.queue_items:done", "Take items as completed, though no worker said so."),
-    "drain": ("redrive.cli.commands.queue_drain:drain", "Drop everything that waits in a queue."),
-    "prune": ("redrive.cli.commands.queue_drain:prune", "Remove what is over for good: completed and archived items."),
-    "pause": ("redrive.cli.commands.queue_manage:pause", "Give no more items to workers. Puts go on."),
+    "done": ("redrive.cli.commands.queue_items:done", "Mark items as completed without a worker."),
+    "drain": ("redrive.cli.commands.queue_drain:drain", "Drop all waiting items of a queue."),
+    "prune": ("redrive.cli.commands.queue_drain:prune", "Remove completed and archived items permanently."),
+    "pause": ("redrive.cli.commands.queue_manage:pause", "Stop giving items to workers; puts continue."),
     "resume": ("redrive.cli.commands.queue_manage:resume", "Give items to workers again."),
-    "watch": ("redrive.cli.commands.queue_watch:watch", "Live counts."),
-    "logs": ("redrive.cli.commands.queue_watch:logs", "What happened, to all items or to one; --follow goes on."),
+    "watch": ("redrive.cli.commands.queue_watch:watch", "Show live counts."),
+    "logs": ("redrive.cli.commands.queue_watch:logs", "Show events of all items or of one; --follow waits for more."),
 }
 
 
 @click.group(cls=LazyGroup, table=QUEUE_COMMANDS)
 def queue() -> None:
-    """Queues and what is in them.
+    """Queues and their items.
 
     \b
     redrive queue create emails --attempts 5 --backoff 10s
@@ -82,42 +85,42 @@ def queue() -> None:
 
 
 DEAD_COMMANDS = {
-    "groups": ("redrive.cli.commands.dead_inspect:groups", "What died, by cause. Begin here."),
-    "list": ("redrive.cli.commands.dead_inspect:list_", "Dead letters, the newest first."),
-    "show": ("redrive.cli.commands.dead_inspect:show", "One item: what, why, traceback, history, what to type next."),
-    "search": ("redrive.cli.commands.dead_inspect:search", "Find dead letters by words of their error or payload."),
-    "redrive": ("redrive.cli.commands.dead_redrive:redrive", "Bring dead letters back to work."),
+    "groups": ("redrive.cli.commands.dead_inspect:groups", "Show dead letters grouped by cause. Start here."),
+    "list": ("redrive.cli.commands.dead_inspect:list_", "List dead letters, the newest first."),
+    "show": ("redrive.cli.commands.dead_inspect:show", "Show one item: error, payload, history, next commands."),
+    "search": ("redrive.cli.commands.dead_inspect:search", "Find dead letters by words in their error or payload."),
+    "redrive": ("redrive.cli.commands.dead_redrive:redrive", "Send dead letters back to work."),
     "archive": (
         "redrive.cli.commands.dead_redrive:archive",
-        "Put dead letters or other items aside; they can be restored.",
+        "Archive dead letters or other items; they can be restored.",
     ),
-    "restore": ("redrive.cli.commands.dead_redrive:restore", "Take items out of the archive."),
-    "purge": ("redrive.cli.commands.dead_redrive:purge", "Remove archived items for good."),
+    "restore": ("redrive.cli.commands.dead_redrive:restore", "Restore items from the archive."),
+    "purge": ("redrive.cli.commands.dead_redrive:purge", "Remove archived items permanently."),
     "export": ("redrive.cli.commands.dead_export:export", "Write items as lines of JSON."),
-    "import": ("redrive.cli.commands.dead_export:import_", "Put what an export wrote."),
+    "import": ("redrive.cli.commands.dead_export:import_", "Put the items of an export."),
 }
 
 
 @click.group(cls=LazyGroup, table=DEAD_COMMANDS)
 def dead() -> None:
-    """What died, why, and how it comes back.
+    """Dead letters: items that failed and are not retried. See why, and redrive them.
 
     \b
     redrive dead groups                              causes, the most frequent first
     redrive dead show 7f3a90c1                       one item in full
-    redrive dead redrive --group 51c2 --canary 5     bring a group back, five first
+    redrive dead redrive --group 51c2 --canary 5     redrive a group, first five of its items
     """
 
 
 CAPTURE_COMMANDS = {
-    "status": ("redrive.cli.commands.capture_inspect:status", "One screen: counts, causes, what to type next."),
-    "list": ("redrive.cli.commands.capture_inspect:list_", "Captured tasks, the newest first."),
-    "show": ("redrive.cli.commands.capture_inspect:show", "One task: what failed, why, and its next retry."),
+    "status": ("redrive.cli.commands.capture_inspect:status", "Show an overview: counts, causes, next commands."),
+    "list": ("redrive.cli.commands.capture_inspect:list_", "List captured tasks, the newest first."),
+    "show": ("redrive.cli.commands.capture_inspect:show", "Show one task: its error and its next retry."),
     "retry": ("redrive.cli.commands.capture_retry:retry", "Make tasks due now, or run them here with --app."),
-    "archive": ("redrive.cli.commands.capture_retry:archive", "Put tasks aside; they can be restored."),
-    "restore": ("redrive.cli.commands.capture_retry:restore", "Take tasks out of the archive."),
-    "clear": ("redrive.cli.commands.capture_retry:clear", "Drop all tasks that wait or are exhausted."),
-    "templates": ("redrive.cli.commands.capture_inspect:templates", "Common failures, and what helps against each."),
+    "archive": ("redrive.cli.commands.capture_retry:archive", "Archive tasks; they can be restored."),
+    "restore": ("redrive.cli.commands.capture_retry:restore", "Restore tasks from the archive."),
+    "clear": ("redrive.cli.commands.capture_retry:clear", "Drop all waiting and exhausted tasks."),
+    "templates": ("redrive.cli.commands.capture_inspect:templates", "List common failures, with advice for each."),
 }
 
 
@@ -126,7 +129,7 @@ def capture() -> None:
     """Calls that failed outside a queue, and were captured.
 
     \b
-    redrive capture status                     what waits, what is exhausted, and why
+    redrive capture status                     which tasks wait, which are exhausted, and why
     redrive capture show wf_abc123             one task
-    redrive capture retry --exhausted          retry all that is exhausted
+    redrive capture retry --exhausted          retry all exhausted tasks
     """

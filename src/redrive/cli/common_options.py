@@ -1,4 +1,4 @@
-"""Options that every command has, which say which store and how to print; and such as several have."""
+"""Options that every command has, for the store and the output format; and options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FORMATS = ("table", "json")
 
 
 def get_option(name: str) -> Any:
-    """What was given for one of these options, before the command or behind it. None where nothing was."""
+    """Return the value of one of these options, given before or after the command. None if it was not given."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_META + name)
 
 
 def as_json() -> bool:
-    """Whether output is for a program."""
+    """Return whether the output is JSON, for a program."""
     return bool(get_option("output") == "json")
 
 
 def command_line(command: str) -> str:
-    """A command that can be typed next: with the options of this one that say which store is meant."""
+    """Return a command that can be typed next, with the options of this one that select the store."""
     from redrive.model.url import redact_url
 
     url = get_option("url")
@@ -38,12 +38,12 @@ def command_line(command: str) -> str:
 
 
 def was_given(parameter: str) -> bool:
-    """Whether an option of this command was typed, and does not only have its default."""
+    """Return whether an option of this command was typed, and does not only have its default."""
     return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def set_option(name: str, value: str) -> None:
-    """Take one of these options as given, where an argument of the command says the same."""
+    """Set one of these options, if an argument of the command means the same."""
     click.get_current_context().meta[_META + name] = value
 
 
@@ -51,13 +51,13 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
     name = _META + str(parameter.name).removeprefix(_PREFIX)
     if parameter.multiple:
         context.meta[name] = (*context.meta.get(name, ()), *value)
-    elif value is not None:  # the one behind the command is read later, and wins
+    elif value is not None:  # an option after the command is parsed later, and wins
         context.meta[name] = value
 
 
 def _options(hidden: bool) -> list[click.Option]:
     def option(*names: str, **settings: Any) -> click.Option:
-        # A name of its own: a command may have an argument called `file`.
+        # A prefix for the name, because a command may have an argument called `config`.
         names = (*names, _PREFIX + names[-1].strip("-").replace("-", "_"))
         return click.Option(names, expose_value=False, hidden=hidden, callback=_remember, is_eager=True, **settings)
 
@@ -65,16 +65,18 @@ def _options(hidden: bool) -> list[click.Option]:
         option(
             "--url", metavar="URL", help="The store or server: sqlite:///jobs.db, postgresql://…, redis://…, http://…"
         ),
-        option("--token", metavar="TOKEN", help="For a server; better in the variable REDRIVE_TOKEN."),
-        option("--namespace", metavar="NAME", help="Where the queues are; 'default' if nothing says otherwise."),
-        option("--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another redrive.toml."),
+        option("--token", metavar="TOKEN", help="Access token of a server; better in the variable REDRIVE_TOKEN."),
+        option("--namespace", metavar="NAME", help="Namespace of the queues; 'default' unless configured."),
+        option(
+            "--config", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="The redrive.toml to use."
+        ),
         option(
             "--allow-variable",
             metavar="NAME",
             multiple=True,
-            help="A variable that addresses in redrive.toml may take, beside REDRIVE_…; may be given more than once.",
+            help="A variable that addresses in redrive.toml may use in addition to REDRIVE_…; can be repeated.",
         ),
-        option("-o", "--output", type=click.Choice(FORMATS), help="How to print: table (if not given) or json."),
+        option("-o", "--output", type=click.Choice(FORMATS), help="Output format: table (default) or json."),
     ]
 
 
@@ -92,7 +94,7 @@ def _prepend(function: Any, option: click.Option) -> None:
 
 
 class StoreCommand(click.Command):
-    """A command on a store. Takes the options of every command too, without repeating them in its help."""
+    """A command on a store. It accepts the options of every command too, but does not repeat them in its help."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,19 +102,19 @@ class StoreCommand(click.Command):
         self.params.extend(option for option in _options(hidden=True) if not taken & set(option.opts))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Where the options are that are not repeated."""
+        """Write where the options that are not repeated are documented."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text("--url, --token, --namespace, --config, --allow-variable and -o json: see redrive --help.")
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], StoreCommand]:
-    """`click.command` for a command on a store."""
+    """Return the decorator of a command on a store, as `click.command` does."""
     return click.command(name, cls=StoreCommand, **settings)
 
 
 def seconds_option(name: str, default: str, text: str) -> Callable[[_F], _F]:
-    """An option that takes a duration. The command gets seconds."""
+    """Add an option that takes a duration. The command gets seconds."""
     return click.option(name, callback=_seconds, default=default, show_default=True, metavar="TIME", help=text)
 
 
@@ -138,12 +140,12 @@ log_json_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_log_json,
-    help="Write the log as JSON, an object on each line; as with the variable REDRIVE_LOG_JSON=1.",
+    help="Write the log as JSON, one object on each line; same as the variable REDRIVE_LOG_JSON=1.",
 )
 
 
 def pairs(values: Iterable[str], example: str | None = None) -> Iterator[tuple[str, str]]:
-    """Names and values that were given as NAME=VALUE."""
+    """Yield the names and values that were given as NAME=VALUE."""
     for each in values:
         name, equals, value = each.partition("=")
         if not equals or not name:

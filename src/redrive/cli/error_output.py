@@ -19,9 +19,9 @@ from redrive.wire.error_codec import error_body
 
 OK = 0
 FAILED = 1
-"""Something else went wrong; `doctor` found something; several items, and not all were changed."""
+"""Another error; `doctor` found a problem; not all of several items were changed."""
 USAGE = 2
-"""The command line itself is wrong; nothing was tried."""
+"""The command line itself is wrong; nothing was done."""
 INVALID = 3
 NOT_FOUND = 4
 REFUSED = 5
@@ -29,15 +29,15 @@ UNAVAILABLE = 6
 """The store or server cannot be used now."""
 UNAUTHORIZED = 7
 UNKNOWN = 8
-"""It happened or it did not: look before you repeat it."""
+"""The outcome is unknown: check whether the change happened before you repeat it."""
 BUSY = 9
 """The same command can succeed later: a full queue, an item that a worker has, a store that is overloaded."""
 NOT_CONFIRMED = 10
-"""The number of items that was confirmed is not the number there are, or nobody confirmed it."""
+"""The number of items was not confirmed, or the confirmed number differs from the actual one."""
 STOPPED = 11
-"""An operation stopped itself, was cancelled, or did not end in the time that was given."""
+"""An operation stopped, was cancelled, or did not end in the given time."""
 NOTHING = 12
-"""Items were to be changed, and none was."""
+"""No item was changed."""
 INTERRUPTED = 130
 """Ctrl-C."""
 
@@ -94,41 +94,41 @@ EXITS: dict[str, int] = {
     "forbidden": UNAUTHORIZED,
     "outcome_unknown": UNKNOWN,
 }
-"""The exit code of each error code. A test sees to it that no error is missing."""
+"""The exit code of each error code. A test checks that no error is missing."""
 
 MEANINGS: dict[int, str] = {
-    OK: "all is well",
-    FAILED: "something else went wrong; `doctor` found something; not all of several items were changed",
+    OK: "success",
+    FAILED: "another error; `doctor` found a problem; not all of several items were changed",
     USAGE: "the command line is wrong: an unknown option, a missing argument",
-    INVALID: "what was given cannot be used: a name, a setting, a payload",
+    INVALID: "the input is invalid: a name, a setting, a payload",
     NOT_FOUND: "there is no such queue, item or operation",
-    REFUSED: "refused as things stand: the item is in another status, the queue exists with other settings",
+    REFUSED: "refused in the current state: the item is in another status, the queue exists with other settings",
     UNAVAILABLE: "the store or server cannot be reached or used",
-    UNAUTHORIZED: "the server does not let this token do this",
-    UNKNOWN: "the connection broke while the change was being made: look whether it happened",
+    UNAUTHORIZED: "the token is missing or invalid, or does not have the right to do this",
+    UNKNOWN: "the connection broke during the change: check whether it happened",
     BUSY: "not now; the same command can succeed later: the queue is full, a worker has the item",
-    NOT_CONFIRMED: "nobody confirmed the number of items, or it was another",
-    STOPPED: "an operation stopped itself, was cancelled, or has not ended in the time given",
-    NOTHING: "nothing was changed: no item matched, or each that did was left out",
+    NOT_CONFIRMED: "the number of items was not confirmed, or the confirmed number was wrong",
+    STOPPED: "an operation stopped because of a problem, was cancelled, or has not ended in the given time",
+    NOTHING: "nothing was changed: no item matched, or all that matched were skipped",
     INTERRUPTED: "Ctrl-C",
 }
-"""What each exit code means, for the documentation."""
+"""The meaning of each exit code, for the documentation."""
 
 
 def exit_of_change(changed: int, skipped: int) -> int:
-    """What a command exits with that changes all items that match."""
+    """Return the exit code of a command that changes all items that match."""
     if not changed:
         return NOTHING
     return FAILED if skipped else OK
 
 
 def exit_code(code: str) -> int:
-    """What the command exits with after an error of that code."""
+    """Return the exit code for an error code."""
     return EXITS.get(code, FAILED)
 
 
 class NotConfirmed(errors.ConfirmationMismatch):
-    """Nobody said how many items are meant, and there is nobody to ask."""
+    """The number of items was not confirmed, or the confirmed number is another one."""
 
     def __init__(self, what: str, confirmed: int | None, actual: int, text: str) -> None:
         super().__init__(what, confirmed, actual)
@@ -136,7 +136,7 @@ class NotConfirmed(errors.ConfirmationMismatch):
 
 
 def print_error(error: RedriveError) -> None:
-    """Print it to stderr: a line or two, or an object with `-o json`."""
+    """Print an error to stderr: a line or two, or an object with `-o json`."""
     if as_json():
         body = error_body(error)
         _print_json({"code": body.code, "message": error_text(error), "details": body.details})
@@ -145,7 +145,7 @@ def print_error(error: RedriveError) -> None:
 
 
 def show_usage(error: click.ClickException) -> None:
-    """A mistake in the command line itself."""
+    """Print a mistake in the command line itself."""
     if as_json():
         body = {"code": "usage", "message": error.format_message(), "details": {}}
         _print_json(body)
@@ -162,33 +162,33 @@ def _print(text: str) -> None:
 
 
 def error_text(error: RedriveError) -> str:
-    """The text of an error, with commands in place of calls in Python."""
+    """Return the text of an error, with commands instead of calls in Python."""
     write = next((_TEXTS[kind] for kind in type(error).__mro__ if kind in _TEXTS), str)
     return write(error)
 
 
 def forget_output() -> None:
-    """Send what is still to be written nowhere."""
+    """Discard the output that is not written yet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _queue_not_found(error: Any) -> str:
     where = "" if error.namespace == DEFAULT_NAMESPACE else f" in namespace '{error.namespace}'"
-    meant = "".join(getattr(error, "__notes__", ()))  # a name that is near, where whoever raised it could look
+    meant = "".join(getattr(error, "__notes__", ()))  # a similar name, if the caller could read the queues
     return (
         f"queue '{error.queue}' does not exist{where}{meant}\n"
-        f"  {command_line('queue list')} shows all there are; {command_line(f'queue create {error.queue}')} makes it"
+        f"  {command_line('queue list')} shows all queues; {command_line(f'queue create {error.queue}')} creates it"
     )
 
 
 def _operation_not_found(error: Any) -> str:
-    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} shows those that are kept"
+    return f"operation '{error.id}' does not exist\n  {command_line('operation list')} shows all operations"
 
 
 def _breaker_not_open(error: Any) -> str:
     return (
         f"breaker '{error.kind}' of queue '{error.queue}' is not open\n"
-        f"  {command_line(f'breaker list {error.queue}')} shows those that are"
+        f"  {command_line(f'breaker list {error.queue}')} shows those that are open"
     )
 
 
@@ -207,11 +207,11 @@ def _queue_exists(error: Any) -> str:
 def _item_active(error: Any) -> str:
     held = f"worker '{error.worker}'" if error.worker else "a worker"
     take = "with --force" if _takes("--force") else f"first: {command_line(f'queue retry {error.id[:8]} --force')}"
-    return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or take it away from the worker {take}"
+    return f"item {error.id[:8]} is being worked on by {held}\n  wait for it, or revoke the lease of the worker {take}"
 
 
 def _takes(option: str) -> bool:
-    """Whether the command that runs has that option."""
+    """Return whether the current command has that option."""
     context = click.get_current_context(silent=True)
     return context is not None and any(option in parameter.opts for parameter in context.command.params)
 
@@ -224,21 +224,21 @@ def _store_unavailable(error: Any) -> str:
     if error.store.startswith(("http://", "https://")):
         return (
             f"server {error.store} does not answer: {error.problem}\n"
-            f"  is it running, and is that its address? On the host of its store, redrive serve starts one"
+            f"  is it running, and is the address right? On the host of its store, redrive serve starts one"
         )
     problem, _, in_python = error.problem.partition(", or leave create_if_missing=False out")
     if not in_python:
         return str(error)
     return (
         f"there is no store yet: {error.store}: {problem.partition(';')[0]}\n"
-        f"  name another one with --url, or begin one here: {command_line('queue create NAME')}"
+        f"  name another one with --url, or create one here: {command_line('queue create NAME')}"
     )
 
 
 def _unauthorized(error: Any) -> str:
     return (
         f"{error.problem.partition(', in the header')[0]}\n"
-        f"  give it in the variable REDRIVE_TOKEN, or with --token. An admin makes one: redrive token create NAME "
+        f"  give it in the variable REDRIVE_TOKEN, or with --token. An admin creates one: redrive token create NAME "
         f"--role ROLE"
     )
 
@@ -265,12 +265,12 @@ _TEXTS: dict[type[RedriveError], Callable[[Any], str]] = {
 
 
 def one_of_several(error: RedriveError) -> str:
-    """An error as a cell of a table: its first line."""
+    """Return an error as a cell of a table: its first line."""
     return error_text(error).partition("\n")[0]
 
 
 def exit_for(failures: list[RedriveError], total: int) -> int:
-    """What a command on several items exits with: the code of the error where all failed alike."""
+    """Return the exit code of a command on several items: that of the error if all failed with the same exit code."""
     codes = {exit_code(error.code) for error in failures}
     if not codes:
         return OK

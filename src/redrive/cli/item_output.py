@@ -1,4 +1,4 @@
-"""Items as people and programs see them: a page of them, or one in full."""
+"""Printing of items, as a table or JSON: a page of them, or one in full."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from redrive.contract.queries import Page
 
 TRACEBACK_LINES = 15
-"""So many of the last lines of a traceback are shown."""
+"""The number of last lines of a traceback that are shown."""
 MAX_SHOWN_CHARS = 2_000
-"""So much of a payload is shown."""
+"""The number of characters of a payload that are shown."""
 _COLUMNS = {"id": "<", "queue": "~", "status": "<", "attempts": ">", "when": ">", "what": "~"}
 _LETTERS = {"id": "<", "queue": "~", "reason": "<", "attempts": ">", "died": ">", "error": "~"}
 
 
 def print_page(page: Page, if_empty: str, *, letters: bool = False) -> None:
-    """A line for each item. `letters`: they died, and that is what is told."""
+    """Print a line for each item. `letters`: they are dead letters, and the columns describe their deaths."""
     if as_json():
         print_json({"items": page.items} if page.cursor is None else {"items": page.items, "cursor": page.cursor})
         return
@@ -71,7 +71,7 @@ def _item(item: Item) -> tuple[object, ...]:
 
 
 def _what(item: Item) -> str:
-    """What there is to know in a line: who has it, what it died of, or else its payload."""
+    """Return the last column of an item: its worker, its error, or else its payload."""
     if item.status is Status.ACTIVE:
         return f"worker {item.worker}" if item.worker else "a worker has it"
     if item.held_by and item.status in WAITING_STATUSES:
@@ -84,7 +84,7 @@ def _what(item: Item) -> str:
 
 
 def payload_text(item: Item) -> str:
-    """The payload as a text: JSON, text, or how many bytes there are."""
+    """Return the payload as text: JSON, text, or its number of bytes."""
     data = bytes(item.payload)
     if is_json(item.content_type):
         try:
@@ -98,7 +98,7 @@ def payload_text(item: Item) -> str:
 
 
 def print_item(item: Item) -> None:
-    """Everything that a person wants to know of an item."""
+    """Print an item in full."""
     if as_json():
         print_json(item)
         return
@@ -123,7 +123,7 @@ def _print_death(item: Item) -> None:
         print_line()
         lines = failure.traceback.rstrip().splitlines()
         if len(lines) > TRACEBACK_LINES:
-            print_line(f"  … {len(lines) - TRACEBACK_LINES} lines before; -o json has all")
+            print_line(f"  … {len(lines) - TRACEBACK_LINES} earlier lines; -o json has all")
         for line in lines[-TRACEBACK_LINES:]:
             print_line(f"  {escape_line(line)}")
 

@@ -23,7 +23,7 @@ from redrive.wire.json_views import item_view, view_of
 
 
 def to_json_value(value: Any) -> Any:
-    """A value of the broker as JSON has it; also a list or table of such."""
+    """Return the JSON form of a value of the broker, or of a list or table of such values."""
     match value:
         case Item():
             return item_view(value)
@@ -40,26 +40,26 @@ def to_json_value(value: Any) -> Any:
 
 
 def changed_settings(settings: QueueSettings) -> dict[str, Any]:
-    """Settings that are not as usual, as they are written for `create_queue`."""
+    """Return the settings that differ from their defaults, as arguments of `create_queue`."""
     usual = QueueSettings()
     view = view_of(settings)
     return {name: value for name, value in view.items() if getattr(settings, name) != getattr(usual, name)}
 
 
 def setting_text(value: Any) -> str:
-    """The value of a setting in a line."""
+    """Return the value of a setting on one line."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_table_text(each)}" for key, each in value.items()) or "none"
     return ", ".join(map(setting_text, value)) or "none" if isinstance(value, list | tuple) else str(value)
 
 
 def _table_text(value: Any) -> str:
-    """A value in a table: one that is a table itself shows where it ends."""
+    """Return a value in a table: one that is a table itself gets braces."""
     return f"{{{setting_text(value)}}}" if isinstance(value, dict) else setting_text(value)
 
 
 ID_DIGITS = 8
-"""So many digits of an id are printed; they tell items apart."""
+"""The number of digits of an id that are printed; they are enough to identify an item."""
 COLOURS = {
     "pending": "cyan", "active": "blue", "failed": "yellow", "completed": "green", "dead": "red",
     "archived": "bright_black", "moving": "magenta", "lost": "yellow", "redriven": "cyan", "removed": "bright_black",
@@ -74,68 +74,68 @@ _OUR_COLOURS = re.compile(r"(\x1b\[(?:0|[39][0-7])m)")
 _SPACES = dict.fromkeys(map(ord, "\n\r\t"), " ")
 _GAP = "  "
 _SHORTEST_TEXT = 20
-"""Columns of text are cut down to this before another column is left out."""
+"""The width to which columns of text are cut before a less important column is omitted."""
 _BAREST_TEXT = 8
-"""And to this before one is left out that matters."""
+"""The width to which they are cut before an important column is omitted."""
 
 
 def in_colour() -> bool:
-    """Whether a person sees colours: a terminal, and nothing that says otherwise."""
+    """Return whether stdout is a terminal, and neither NO_COLOR nor TERM=dumb is set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_line(text: str = "", *, style: str | None = None) -> None:
-    """A line for a person, to stdout. To a terminal, nothing in it means anything but line ends and our own colours."""
+    """Print a line for a person to stdout. Control characters are escaped, except line ends and our own colours."""
     shown = escape_text(text)
     click.echo(click.style(shown, fg=style) if style and in_colour() else shown)
 
 
 def escape_text(text: str) -> str:
-    """A text of one or more lines as a terminal may be given it: with the colours of `coloured`, and nothing else."""
+    """Return a text of one or more lines that is safe for a terminal: its only escapes are our own colours."""
     ours = _OUR_COLOURS.split(text) if in_colour() else [text]
     return "".join(part if at % 2 else visible(part, "\n") for at, part in enumerate(ours))
 
 
 def print_note(text: str) -> None:
-    """A line for a person that is no part of the output: to stderr, and not at all with `-o json`."""
+    """Print a line for a person that is no part of the output: to stderr, and not at all with `-o json`."""
     if not as_json():
         click.echo(visible(text, "\n"), err=True)
 
 
 def print_json(value: Any) -> None:
-    """A value for a program."""
+    """Print a value for a program."""
     text = msgspec.json.format(msgspec.json.encode(to_json_value(value)), indent=2)
     click.echo(visible_json(text.decode()))
 
 
 def print_json_line(value: Any) -> None:
-    """One value on one line, at once: for output that goes on and on."""
+    """Print one value on one line and flush: for output that does not end."""
     click.echo(visible_json(msgspec.json.encode(to_json_value(value)).decode()))
     sys.stdout.flush()
 
 
 def short(id: str | None) -> str:
-    """The digits of an id that are printed."""
+    """Return the digits of an id that are printed."""
     return "" if id is None else id[:ID_DIGITS]
 
 
 def with_short_ids(text: str) -> str:
-    """A text in which every whole id has the digits that are printed."""
+    """Return a text with every complete id cut to the digits that are printed."""
     return _WHOLE_ID.sub(lambda found: short(found[0]), text)
 
 
 def escape_line(text: str) -> str:
-    """A text on one line that does nothing to a terminal."""
+    """Return a text on one line, without control characters."""
     return visible(text if text.isprintable() else text.translate(_SPACES))
 
 
 def now() -> Instant:
-    """What time it is on this machine."""
+    """Return the current time of this machine."""
     return SystemClock().now()
 
 
 def ago(at: Instant | None, since: Instant | None = None) -> str:
-    """How long ago, or in how long, in one unit: `5m ago`, `in 30s`; from now, or from another instant."""
+    """Return the distance to a time in one unit: `5m ago`, `in 30s`; from now, or from another instant."""
     if at is None:
         return ""
     passed = (now() if since is None else since) - at
@@ -153,11 +153,10 @@ def table(
     coloured: str | None = None,
     least: Sequence[str] = (),
 ) -> None:
-    """Rows under their headings. A column is aligned as its value says: `<` or `>`; `~` is text that may be cut.
+    """Print rows under their headings. The value of a column aligns it: `<` or `>`; `~` is text that may be cut.
 
-    `coloured` is the column whose words have colours. In a terminal lines are as long as it is wide, and columns that
-    have no room are left out, those in `least` first; elsewhere lines are as long as they need to be. The first column
-    is always there.
+    `coloured` is the column whose words have colours. In a terminal, lines fit its width, and columns without room are
+    omitted, those in `least` first; elsewhere lines have any length. The first column is never omitted.
     """
     names = list(columns)
     cells = [[escape_line(str(cell)) for cell in row] for row in rows]
@@ -169,7 +168,7 @@ def table(
 
 
 def _fit(widths: list[int], columns: Mapping[str, str], least: Sequence[str]) -> list[int]:
-    """Which columns there is room for; those of text are shortened until the line fits, from the last on."""
+    """Return the columns that have room. Those of text are shortened in `widths` to fit, the last first."""
     names, shown = list(columns), list(range(len(columns)))
     most = _columns()
     if most is None:
@@ -190,12 +189,12 @@ def _fit(widths: list[int], columns: Mapping[str, str], least: Sequence[str]) ->
 
 
 def _length(widths: Sequence[int]) -> int:
-    """Of a line of such columns."""
+    """Return the length of a line of such columns."""
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def _columns() -> int | None:
-    """How long a line may be. None: as long as it needs."""
+    """Return the longest length of a line. None: without a limit."""
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
         return shutil.get_terminal_size((100, 24)).columns
     return None
@@ -220,7 +219,7 @@ def _line(
 
 
 def _width(text: str) -> int:
-    """How many columns a terminal needs for it."""
+    """Return the number of columns that a terminal needs for a text."""
     if text.isascii():
         return len(text)
     return sum(
@@ -240,12 +239,12 @@ def _cut(text: str, width: int) -> str:
 
 
 def coloured(word: str) -> str:
-    """A status in its colour."""
+    """Return a status in its colour."""
     return click.style(word, fg=COLOURS.get(word)) if in_colour() else word
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
-    """Names and what they stand for, one on a line; what is None or empty is left out."""
+    """Print names with their values, one on a line; values that are None or empty are omitted."""
     listed = [(name, escape_line(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in listed), default=0)
     for name, value in listed:

@@ -1,4 +1,4 @@
-"""The top of the command line: options of every command, and how it ends."""
+"""The root of the command line: options of every command, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from redrive.cli.main import COMMANDS
 from redrive.errors import RedriveError
 
 WELCOME = """\
-Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+Durable queues that keep failed work with the reason of the failure, until you redrive it.
 
-Three things to type first:
+Start with these three commands:
 
-  redrive demo            makes a store with trouble in it, to practise on
-  redrive dead groups     what died, and of what, the most frequent cause first
-  redrive queue list      every queue, with how many items are in it
+  redrive demo            creates an example store with dead letters, to practise on
+  redrive dead groups     dead letters grouped by cause, the largest group first
+  redrive queue list      every queue with its number of items
 
 Run the tasks of your own program: redrive work jobs:app
-Everything else: redrive --help
+All commands: redrive --help
 """
 
 
 class _Root(LazyGroup):
-    """Turns every error of Redrive into a line or two and an exit code."""
+    """The root group. It converts every error of Redrive to a line or two and an exit code."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say where a command is that was typed without its group."""
+        """Suggest the group of a command that was typed without it."""
         if args and args[0] not in self.table:
             from redrive.cli import command_groups
 
@@ -46,7 +46,7 @@ class _Root(LazyGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Show errors while it is known how to print them."""
+        """Print errors here, while the context still has the output format."""
         try:
             return super().invoke(ctx)
         except RedriveError as error:
@@ -64,7 +64,7 @@ class _Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As click does it, but that Ctrl-C has an exit code of its own."""
+        """Run as click does, except that Ctrl-C has its own exit code."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         code: Any = error_output.INTERRUPTED
@@ -77,7 +77,7 @@ class _Root(LazyGroup):
         except (click.Abort, KeyboardInterrupt):
             click.echo("redrive: interrupted", err=True)
         except BrokenPipeError:
-            # Whoever read the output has enough of it. The interpreter must not try to write the rest at its end.
+            # The reader of the output closed it. The interpreter must not write the rest when it exits.
             error_output.forget_output()
             code = error_output.FAILED
         sys.exit(code if isinstance(code, int) else error_output.OK)
@@ -100,16 +100,16 @@ def _print_version(context: click.Context, parameter: click.Parameter, asked: bo
               help="Print the version.")  # fmt: skip
 @click.pass_context
 def redrive(context: click.Context) -> None:
-    """Durable queues in which failed work is kept, says why it failed, and comes back when you say so.
+    """Durable queues that keep failed work with the reason of the failure, until you redrive it.
 
-    Begin with: redrive demo. It makes a store with trouble in it, and says what to type next.
+    Start with: redrive demo. It creates an example store with dead letters, and prints the commands to type next.
 
-    In a folder with jobs.py, which has an App called app: redrive work jobs:app
+    Run the tasks of an App called app in the file jobs.py: redrive work jobs:app
 
-    Which store is meant is said by --url, else by the variable REDRIVE_URL, else by the file redrive.toml in the
-    working directory or above it, else it is the file redrive.db in the working directory. The options of the store,
-    and -o, may also stand behind the command. A redrive.toml that another user can change is refused, and a token is
-    sent to an address in one only after redrive config trust.
+    The store is selected by --url, else by the variable REDRIVE_URL, else by the file redrive.toml in the working
+    directory or above it; the default is the file redrive.db in the working directory. The options of the store, and
+    -o, may also follow the command. A redrive.toml that another user can change is refused, and a token is sent to an
+    address in one only after redrive config trust.
     """
     if context.invoked_subcommand is None:
         click.echo(WELCOME, nl=False)

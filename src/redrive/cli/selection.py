@@ -1,4 +1,4 @@
-"""Which items a command means: id prefixes, and filter options that stand for the conditions of `find`."""
+"""Selection of items in a command: id prefixes, and filter options for the conditions of `find`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 SHORTEST = 4
-"""Fewer digits of an id are refused: too many items begin with them."""
+"""The smallest number of digits of an id that is accepted: shorter prefixes match too many items."""
 _SHOWN = 10
 
 
 class Ambiguous(InvalidName):
-    """The first digits of several ids."""
+    """A prefix that matches several ids."""
 
     def __init__(self, what: str, prefix: str, candidates: Sequence[str]) -> None:
         super().__init__(f"{what} id", prefix, "is the beginning of several")
@@ -37,19 +37,19 @@ class Ambiguous(InvalidName):
 
 
 class GroupNotFound(NotFound):
-    """No dead letters of that cause."""
+    """No group of dead letters has that fingerprint."""
 
     def __init__(self, fingerprint: str) -> None:
         self.fingerprint = fingerprint
         super().__init__(
-            f"no dead letters are of the group '{fingerprint}'\n  {command_line('dead groups')} shows all groups"
+            f"no dead letters are in the group '{fingerprint}'\n  {command_line('dead groups')} lists all groups"
         )
 
 
 def item_id(broker: Broker, typed: str, queue: str | None = None) -> str:
-    """The id of the one item that begins so. A whole id is taken unchanged: it may be one from before a move.
+    """Return the id of the one item with this prefix. A complete id is returned unchanged: it may predate a move.
 
-    queue: only items in this one.
+    queue: search only this queue.
     """
     prefix = _checked("item", typed)
     if len(prefix) == ID_DIGITS:
@@ -65,12 +65,12 @@ def item_id(broker: Broker, typed: str, queue: str | None = None) -> str:
 
 
 def item_ids(broker: Broker, typed: Iterable[str]) -> list[str]:
-    """The same for several, each once."""
+    """Return the ids of several items, each once."""
     return list(dict.fromkeys(item_id(broker, each) for each in typed))
 
 
 def operation_id(broker: Broker, typed: str) -> str:
-    """The id of the one operation that begins so."""
+    """Return the id of the one operation with this prefix."""
     prefix = _checked("operation", typed)
     if len(prefix) == ID_DIGITS:
         return prefix
@@ -83,7 +83,7 @@ def operation_id(broker: Broker, typed: str) -> str:
 
 
 def fingerprint(broker: Broker, typed: str) -> str:
-    """The fingerprint of the one group that begins so."""
+    """Return the fingerprint of the one group with this prefix."""
     found = [each for each in broker.groups(limit=1000) if each.fingerprint.startswith(typed)]
     exact = [each for each in found if each.fingerprint == typed]
     if not found:
@@ -108,17 +108,17 @@ _CONDITIONS = options_of(Conditions)
 
 OPTIONS: dict[str, tuple[str, str, str]] = {
     "queue": ("--queue", "QUEUE", ""),
-    "fingerprint": ("--group", "GROUP", " `redrive dead groups` shows them; the first digits will do."),
+    "fingerprint": ("--group", "GROUP", " `redrive dead groups` lists them; the first digits are enough."),
     "error_type": ("--error-type", "TYPE", ""),
-    "since": ("--since", "TIME", " As in 2h, or a date and time."),
+    "since": ("--since", "TIME", " For example 2h, or a date and time."),
     "until": ("--until", "TIME", ""),
     "words": ("--words", "WORDS", ""),
 }
-"""Conditions that have an option of their own: its name, what it takes, and what is said beside the meaning."""
+"""Conditions that have their own option: its name, its metavar, and a hint that is added to the help text."""
 
 
 def condition_options(*leave_out: str) -> Callable[[_F], _F]:
-    """Add the options that choose items. The command gets them as one argument, `conditions`."""
+    """Add the options that select items. The command gets them from the function `conditions`."""
 
     def add(function: _F) -> _F:
         decorated: Any = click.option(
@@ -128,7 +128,7 @@ def condition_options(*leave_out: str) -> Callable[[_F], _F]:
             metavar="NAME=VALUE",
             expose_value=False,
             callback=_keep_where,
-            help="Any other condition, as often as you like: error_class=network, reason=expired, min_redrives=1, "
+            help="Any other condition; can be repeated: error_class=network, reason=expired, min_redrives=1, "
             "headers.tenant=blue, id_prefix=7f3a… Names: " + ", ".join(_CONDITIONS) + ".",
         )(function)
         for name, (option, metavar, hint) in reversed(OPTIONS.items()):
@@ -171,9 +171,9 @@ def _keep_where(context: click.Context, parameter: click.Parameter, values: tupl
 
 
 def _set(kept: dict[str, Any], name: str, value: Any) -> None:
-    """Keep a condition. Where it was given before with another value, none of the two is what is meant."""
+    """Keep a condition. Raises if it was given before with another value."""
     if kept.setdefault(name, value) != value:
-        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
+        raise click.BadParameter(f"{name} was given twice, with two values; omit one")
 
 
 def _value(name: str, text: str) -> Any:
@@ -193,7 +193,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def moment(text: str) -> str | datetime:
-    """A time as people type it: how long ago, or a date and time, which is UTC unless it says otherwise."""
+    """Return a time as people type it: how long ago, or a date and time, by default in UTC."""
     try:
         parse_duration(text)
     except InvalidDuration:
@@ -204,12 +204,12 @@ def moment(text: str) -> str | datetime:
 
 
 def parse_instant(context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
-    """A date and time of an option, or None."""
+    """Return the date and time of an option, or None."""
     return None if text is None else instant(text)
 
 
 def instant(text: str, what_not: str = "not") -> datetime:
-    """A date and time, which is UTC unless it says otherwise."""
+    """Return a date and time, by default in UTC."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -218,7 +218,7 @@ def instant(text: str, what_not: str = "not") -> datetime:
 
 
 def conditions(broker: Broker, **own: Any) -> dict[str, Any]:
-    """What was given, as arguments of `find`, `count`, `start` and `plan`, with what the command itself says."""
+    """Return the given conditions as arguments of `find`, `count` and operations, with those of the command itself."""
     kept = dict(click.get_current_context().meta.get(_META, {}))
     for name, value in own.items():
         if kept.setdefault(name, value) != value:
@@ -233,5 +233,5 @@ def conditions(broker: Broker, **own: Any) -> dict[str, Any]:
 
 
 def any_given() -> bool:
-    """Whether any condition was given."""
+    """Return whether any condition was given."""
     return bool(click.get_current_context().meta.get(_META))

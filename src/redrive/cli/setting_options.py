@@ -19,15 +19,15 @@ from redrive.model.text import suggest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 UNSET = "unset"
-"""What stands for no value, as in --max-size unset."""
+"""The word for no value, as in --max-size unset."""
 
 RETRIES: dict[str, tuple[str, str]] = {
-    "attempts": ("N", "Tries that a failing item gets, the first included. Not given: the first failure is final."),
-    "cooldown": ("TIME", "How long to wait between tries, always the same."),
-    "backoff": ("TIME", "How long to wait after the first failure, and twice as long after each further one."),
-    "cap": ("TIME", "The longest wait between tries."),
+    "attempts": ("N", "Attempts of a failing item, including the first. Not given: the first failure is final."),
+    "cooldown": ("TIME", "Constant delay between attempts."),
+    "backoff": ("TIME", "Delay after the first failure; it doubles after each further one."),
+    "cap": ("TIME", "Longest delay between attempts."),
 }
-"""Keys of the setting `retry` that have an option of their own."""
+"""Keys of the setting `retry` that have their own option."""
 
 _METAVARS = {"final_errors": "TYPE,…", "dead_queue": "QUEUE", "feed": "all|none|KIND,…", "max_payload_size": "BYTES"}
 _NUMBERS = {"attempts", *(name for name, option in SETTINGS.items() if option.type is int)}
@@ -37,7 +37,7 @@ _META = "redrive.cli.setting_options"
 
 
 def setting_options(function: _F) -> _F:
-    """Add an option for each setting. The command gets them by `given_settings`."""
+    """Add an option for each setting. The command gets them from `given_settings`."""
     decorated: Any = click.option(
         "--set",
         "set_",
@@ -47,7 +47,7 @@ def setting_options(function: _F) -> _F:
         callback=_keep_set,
         help='Any setting, with its value as in TOML or JSON: \'retry={attempts=5, delays=["1s", "1m"]}\', '
         'retry.jitter=true, \'dead_queue={network="later", default="dead"}\', '
-        "'breakers.network={share=0.5}'. `unset` takes it back.",
+        "'breakers.network={share=0.5}'. The value `unset` resets it.",
     )(function)
     texts = texts_of(QueueOptions)
     named = [(name, metavar, texts[name], _keep) for name in SETTINGS if (metavar := metavar_of(name))]
@@ -60,7 +60,7 @@ def setting_options(function: _F) -> _F:
 
 
 def metavar_of(name: str) -> str | None:
-    """What the option of a setting takes. None: it is a table, and has no option but --set."""
+    """Return the metavar of the option of a setting. None: it is a table, and can be set only with --set."""
     kind, choices = SETTINGS[name].type, SETTINGS[name].choices
     if name in _METAVARS or choices is not None:
         return _METAVARS.get(name) or "|".join(choices or ())
@@ -96,17 +96,17 @@ def _keep_set(context: click.Context, parameter: click.Parameter, values: tuple[
 
 
 def _part(kept: dict[str, Any], name: str) -> dict[str, Any]:
-    """A setting that is a table, of which some keys are given."""
+    """Return the given keys of a setting that is a table."""
     part: dict[str, Any] = kept.setdefault(name, {})
     if not isinstance(part, dict):
-        raise click.BadParameter(f"{name} was given whole, and a part of it too; leave one out")
+        raise click.BadParameter(f"{name} was given as a whole, and also a part of it; omit one")
     return part
 
 
 def _set(kept: dict[str, Any], name: str, value: Any) -> None:
-    """Keep a setting. Where it was given before with another value, none of the two is what is meant."""
+    """Keep a setting. Raises if it was given before with another value."""
     if kept.setdefault(name, value) != value:
-        raise click.BadParameter(f"{name} was given twice, with two values; leave one out")
+        raise click.BadParameter(f"{name} was given twice, with two values; omit one")
 
 
 def _value(name: str, text: str) -> Any:
@@ -126,7 +126,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def written_value(text: str) -> Any:
-    """A value as TOML or JSON has it, else the text itself."""
+    """Return a value parsed as TOML or JSON, else the text itself."""
     if text == UNSET:
         return None
     try:
@@ -140,7 +140,7 @@ def written_value(text: str) -> Any:
 
 
 def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
-    """What was given, as arguments of `create_queue`; of `update_queue`, where there are settings already."""
+    """Return the given settings as arguments of `create_queue`, or of `update_queue` if there are `present` ones."""
     kept = dict(_kept(click.get_current_context()))
     if isinstance(kept.get("retry"), Mapping):
         before = RetryPolicy() if present is None else present.retry
@@ -154,7 +154,7 @@ def given_settings(present: QueueSettings | None = None) -> dict[str, Any]:
 
 
 def _retry(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What was there, with the changes: another schedule takes the place of the one before."""
+    """Return the retry policy with the changes: a new schedule replaces the one before."""
     changed = dict(changes)
     if "backoff" in changed:
         changed |= {"delay": "exponential", "base": changed.pop("backoff")}
@@ -162,6 +162,6 @@ def _retry(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
         key: value for key, value in before.items() if key in _SCHEDULES
     }  # fmt: skip
     if "base" in changed:
-        kept.pop("cooldown", None)  # which is a base that does not grow
+        kept.pop("cooldown", None)  # a cooldown is a base that does not grow
     rest = {key: value for key, value in before.items() if key not in _SCHEDULES}
     return {key: value for key, value in {**rest, **kept, **changed}.items() if value is not None}

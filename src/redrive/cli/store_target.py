@@ -1,4 +1,4 @@
-"""Which store a command works on: the option, else the environment, else the file, else redrive.db here."""
+"""The store of a command: from the option, else the environment, else redrive.toml, else the file redrive.db here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class StoreTarget(msgspec.Struct, frozen=True):
-    """A store or server, and who said that it is the one."""
+    """A store or server, and the source of its URL."""
 
     url: str
     namespace: str
@@ -35,7 +35,7 @@ class StoreTarget(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """Its URL as it may be printed: without passwords."""
+        """Its URL without passwords, for printing."""
         from redrive.model.url import redact_url
 
         return redact_url(self.url)
@@ -45,30 +45,30 @@ class StoreTarget(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> dict[str, Any]:
-        """What `connect` is told of other stores."""
+        """The arguments of `connect` about other stores."""
         return {"store_name": self.name, "stores": self.stores} if self.stores else {}
 
     @property
     def is_server(self) -> bool:
-        """Whether it is a server of Redrive, and not a store."""
+        """True if it is a Redrive server, not a store."""
         return self.url.startswith(("http://", "https://"))
 
     @property
     def is_memory(self) -> bool:
-        """Whether it ends with this process."""
+        """True if it is in memory and ends with this process."""
         return self.url.startswith("memory:")
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is a file."""
+        """True if it is a SQLite file."""
         return self.url.startswith("sqlite:")
 
 
 def find_target(environment: Mapping[str, str] = os.environ, *, ask: bool = True) -> StoreTarget:
-    """The place that this command is about. A token, or a password of the environment, may be sent there.
+    """Return the store or server of this command. A token, or a password of the environment, may be sent there.
 
-    It goes to an address that was given with it, or that the user has confirmed for the file. ask: whether a person may
-    be asked, and the name of the file be printed; a completion does neither.
+    Such a secret is sent only to an address given by option or variable, or confirmed by the user for the file.
+    ask: whether to ask the user and to print the name of the file; a completion does neither.
     """
     named = _first((get_option("url"), "--url"), (environment.get("REDRIVE_URL"), "REDRIVE_URL"))
     namespace = get_option("namespace") or environment.get("REDRIVE_NAMESPACE")
@@ -91,9 +91,9 @@ def _first(*choices: tuple[str | None, str]) -> tuple[str, str] | None:
 
 
 def project_file(*, announce: bool = True) -> Path | None:
-    """The redrive.toml that was named, or the nearest one. None where there is none.
+    """Return the redrive.toml that was named, or the nearest one. None if there is none.
 
-    announce: whether to print which one it is, once, where it is in a folder above.
+    announce: whether to print its path, once, if it is in a folder above.
     """
     from redrive.config import find_file
 
@@ -110,21 +110,21 @@ def project_file(*, announce: bool = True) -> Path | None:
 
 
 def project_config(path: Path, *, needs_store: bool) -> Config:
-    """What a file says, with the variables that were allowed."""
+    """Load a file, with the variables that were allowed."""
     from redrive.config import load
 
     return load(path, needs_store=needs_store, variables=get_option("allow_variable") or ())
 
 
 def _is_for_programs() -> bool:
-    """Whether a program reads what this one prints and logs."""
+    """Return whether the output or the log is JSON, for a program."""
     from redrive.telemetry.events import JSON_VARIABLE
 
     return as_json() or os.environ.get(JSON_VARIABLE, "0") not in ("", "0")
 
 
 def _namespace_of(file: Path | None) -> str:
-    """The namespace that a file names. Nothing else of it matters, and no variable need be set."""
+    """Return the namespace that a file names. Its other keys are not needed, and its variables may be unset."""
     if file is None:
         return DEFAULT_NAMESPACE
     from redrive.config import load_store
@@ -134,15 +134,15 @@ def _namespace_of(file: Path | None) -> str:
 
 @contextmanager
 def open_target(*, create: bool = False, namespace: str | None = None) -> Iterator[Broker]:
-    """A broker on the place that this command is about.
+    """Open a broker on the store of this command.
 
-    Only with `create` is a store begun where there is none. No maintenance: a command looks or changes, and is gone.
+    A missing store is created only with `create`. Without maintenance: a command ends too soon for it.
     """
     with open_place(find_target(), create=create, namespace=namespace) as broker:
         try:
             yield broker
         except QueueNotFound as error:
-            with suppress(RedriveError):  # the first error is the one that counts
+            with suppress(RedriveError):  # the first error is the one to report
                 if meant := suggest(error.queue, [queue.name for queue in broker.list_queues()], {}):
                     error.add_note(meant)
             raise
@@ -151,23 +151,23 @@ def open_target(*, create: bool = False, namespace: str | None = None) -> Iterat
 def open_place(
     place: StoreTarget, *, create: bool = False, maintenance: bool = False, namespace: str | None = None
 ) -> Broker:
-    """A broker on this place, to be closed."""
+    """Open a broker on this store; the caller closes it."""
     from redrive.connect import connect
 
     return connect(place.url, maintenance=maintenance, **_options(place, create, namespace))
 
 
 def finish_moves(broker: Broker) -> None:
-    """Take what this command sent to another store there, as far as it goes now; other programs do the rest.
+    """Deliver the items that this command sent to another store, as far as possible now; other programs do the rest.
 
-    A server does it by itself, and so does every program that has the store open for longer than a command.
+    A server does so automatically, and so does every program that has the store open for longer than a command.
     """
     if find_target().stores:
         broker.run_maintenance()
 
 
 def open_place_async(place: StoreTarget, *, namespace: str | None = None) -> AsyncBroker:
-    """The same for an event loop."""
+    """Open a broker for an event loop, without maintenance."""
     from redrive.connect import connect_async
 
     return connect_async(place.url, maintenance=False, **_options(place, False, namespace))
@@ -178,5 +178,5 @@ def _options(place: StoreTarget, create: bool, namespace: str | None) -> dict[st
     if place.is_server:
         return {**options, "token": place.token}
     if get_option("token"):
-        raise InvalidInput(f"--token is for a server, and {place.shown} is a store; leave it out")
+        raise InvalidInput(f"--token is for a server, and {place.shown} is a store; omit it")
     return {**options, **place.names, "create_if_missing": create or place.is_memory}

@@ -1,4 +1,4 @@
-"""The file redrive.toml: queues, command workers and external queues of a project, and where its store is."""
+"""The file redrive.toml: the queues, command workers and external queues of a project, and the URL of its store."""
 
 from redrive.config.config import Config as Config
 from redrive.config.config import StoreOptions as StoreOptions

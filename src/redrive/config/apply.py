@@ -1,9 +1,9 @@
-"""A file becomes the settings of a store: all of it, or nothing.
+"""Applying a config file to a store: the whole file, or nothing of it.
 
-Everything that can be told before is told before anything is changed. Then all changes are one batch. Where somebody
-else changed a queue meanwhile (another process that applies the same file, say), what is left to do is planned anew; if
-the store refuses something for good, all that was done is put back. Queues that vanished from the file stay as they
-are, and nobody manages them any more; a setting that vanished has its default again.
+All problems that can be found in advance are reported before anything is changed. Then all changes are one batch. If
+another process changed a queue concurrently (one that applies the same file, for example), the remaining changes are
+planned again; if the store refuses a change permanently, all completed changes are rolled back. A queue removed from
+the file keeps its settings and is no longer managed; a setting removed from the file returns to its default.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ if TYPE_CHECKING:
     from redrive.broker.core import Core
 
 ACTOR = FILE_NAME
-"""Who changes settings, in the audit."""
+"""The actor of changes of settings in the audit."""
 _OVERTAKEN = (StaleSettings, VersionConflict, QueueExists, QueueNotFound)
-"""What a store answers where somebody changed, created or deleted a queue since it was read."""
+"""The answers of a store if another client changed, created or deleted a queue since it was read."""
 _log = events.logger("redrive.config")
 
 
 class ApplyResult(msgspec.Struct, frozen=True):
-    """What became of a file: the names of queues."""
+    """The result of applying a file: the names of the queues."""
 
     created: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     released: tuple[str, ...] = ()
-    """They are not in the file any more, and nobody manages them."""
+    """Queues that are no longer in the file, and no longer managed."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was as the file says."""
+        """True if the store already was as the file says."""
         return not (self.created or self.updated or self.released)
 
 
 def apply(broker: Broker, config: Config) -> ApplyResult:
-    """Set what the file says, and register that it manages it.
+    """Apply the settings of a file, and register that the file manages them.
 
-    Raises `InvalidConfig` where the store refuses something of it, and whatever the store raises; then it is as it was.
+    Raises `InvalidConfig` if the store refuses a part of it, and any error of the store; then the store is unchanged.
     """
     applied = broker.run_flow(_apply(broker.core, config))
     if not applied.is_empty:
@@ -82,22 +82,22 @@ def apply(broker: Broker, config: Config) -> ApplyResult:
 
 
 class _Done(msgspec.Struct):
-    """What was done so far, in one round or several."""
+    """The changes made so far, in one round or several."""
 
     created: set[str] = set()
     updated: set[str] = set()
     released: set[str] = set()
     rollback: list[Call] = []
-    """What takes it back, the last of it last."""
+    """The calls that undo them, in the order of the changes."""
 
     @property
     def result(self) -> ApplyResult:
-        """The outcome, each queue once."""
+        """The result, each queue once."""
         updated = self.updated - self.created - self.released
         return ApplyResult(*(tuple(sorted(names)) for names in (self.created, updated, self.released)))
 
     def add(self, plan: _Plan, call: Call, back: Call | None, result: Any) -> None:
-        """The store has carried out a call of a plan."""
+        """Record that the store has executed a call of a plan."""
         match call:
             case CreateQueue(name):
                 self.created.add(name)
@@ -117,14 +117,14 @@ class _Done(msgspec.Struct):
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What is to be done, and what there was before."""
+    """The changes to make, and the state before them."""
 
     present: Mapping[str, Queue]
     wanted: Mapping[str, QueueSettings]
-    """Every queue that the file has, or sends its dead to, as it is to be."""
+    """The wanted settings of every queue of the file, and of every queue that receives its dead letters."""
     calls: tuple[Call, ...]
     backs: tuple[Call | None, ...]
-    """For each call, the one that takes it back. None: it is made from the result."""
+    """The call that undoes each call. None: it is built from the result."""
 
 
 def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
@@ -140,13 +140,13 @@ def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
             plan = _plan(core, config, present, managements, managed_before, captures)
             if (yield from _carry_out(core, config, plan, done)):
                 return done.result
-        raise StoreFailed(core.store.name, f"queues of {config.file} changed {MAX_ROUNDS} times meanwhile")
+        raise StoreFailed(core.store.name, f"queues of {config.file} changed concurrently, {MAX_ROUNDS} times")
     except RedriveError:
         yield from _put_back(done)
         raise
 
 
-# What is to be done.
+# Planning.
 
 
 def _plan(
@@ -187,13 +187,13 @@ def _plan(
 
 
 def _list_captures() -> Flow[dict[str, Registration]]:
-    """The settings of capture queues that are registered, by queue."""
+    """Return the registered settings of capture queues, by queue."""
     return {each.name: each for each in (yield from registrations.list_registrations(CAPTURE_KIND))}
 
 
 def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterator[tuple[Call, Call]]:
-    """Register the settings of each capture queue, with the file; remove what this file had registered. With each call,
-    the one that undoes it."""
+    """Yield the calls that register the settings of each capture queue with the file, and that remove what this file
+    registered before and no longer has. Each comes with the call that undoes it."""
     file = str(config.file)
     wanted = {name: msgspec.json.encode({"file": file, **each}) for name, each in config.captures.items()}
     for name, each in before.items():
@@ -209,7 +209,7 @@ def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterat
 
 
 def _file_of(value: bytes) -> object:
-    """The file that registered settings; None if another program wrote them."""
+    """Return the file that registered settings; None if another program wrote them."""
     try:
         read = msgspec.json.decode(value)
     except ValueError:
@@ -220,9 +220,9 @@ def _file_of(value: bytes) -> object:
 def _wanted(
     core: Core, config: Config, present: Mapping[str, Queue], managed_before: Mapping[str, Collection[str]]
 ) -> dict[str, QueueSettings]:
-    """The settings of each queue as they are to be; dead queues that are nowhere yet are created.
+    """Return the wanted settings of each queue, including dead queues that do not exist yet.
 
-    `managed_before`: the settings of queues that a file managed, before anything of this one was applied.
+    `managed_before`: the settings of each queue that a file managed before any of this one was applied.
     """
     wanted: dict[str, QueueSettings] = {}
     problems = []
@@ -244,7 +244,7 @@ def _wanted(
 
 
 def _check_dead_queues(config: Config, present: Mapping[str, Queue], wanted: Mapping[str, QueueSettings]) -> None:
-    """As each store does, but of all at once: how it is when everything was done."""
+    """Check the rules about dead queues as each store does, in the state after all changes."""
     settings = {**{name: queue.settings for name, queue in present.items()}, **wanted}
     problems = []
     for name in wanted:
@@ -257,10 +257,10 @@ def _check_dead_queues(config: Config, present: Mapping[str, Queue], wanted: Map
 
 
 def _in_order(present: Mapping[str, Queue], wanted: Mapping[str, QueueSettings]) -> list[str]:
-    """Such that no step breaks a rule that the whole keeps.
+    """Return the queues in an order in which no single change breaks a rule that the final state keeps.
 
-    Those that end without a dead queue come first: they may become one. Of the others, those that have one already
-    come first: what they used until now may be the next to get one.
+    Queues without a dead queue in the final state come first: they may become one. Then come queues that already have
+    a dead queue: the one that they used until now may be the next to get a dead queue itself.
     """
 
     def place(name: str) -> int:
@@ -271,11 +271,11 @@ def _in_order(present: Mapping[str, Queue], wanted: Mapping[str, QueueSettings])
     return sorted(wanted, key=place)
 
 
-# Doing it.
+# Executing.
 
 
 def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[bool]:
-    """Whether all of it was done. If not, somebody changed something meanwhile, and the rest is to be planned anew."""
+    """Execute a plan. Return false if another client changed a queue concurrently: then the rest is planned again."""
     yield from _tell(core, config, plan)
     try:
         results: list[Any] = (yield CommitCalls(plan.calls)) if plan.calls else []
@@ -292,7 +292,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
             done.add(plan, call, back, result)
     yield from _forget(core, plan)
     if any(isinstance(result, _OVERTAKEN) for _, result in refused):
-        return False  # what is wrong with the file itself is told by the next plan
+        return False  # the next plan reports the problems of the file itself
     problems = []
     for call, result in refused:
         if not isinstance(result, InvalidInput) or not isinstance(call, CreateQueue | UpdateQueue):
@@ -304,7 +304,7 @@ def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[boo
 
 
 def _put_back(done: _Done) -> Flow[None]:
-    """What was done of a file of which something was refused. Whoever changed it since has the last word."""
+    """Undo the changes of a file of which a part was refused. A change that another client made since is kept."""
     if not done.rollback:
         return
     try:
@@ -317,7 +317,7 @@ def _put_back(done: _Done) -> Flow[None]:
 
 
 def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
-    """Dead queues in other stores learn of it first."""
+    """Notify dead queues in other stores before the queues of this store change."""
     for name, settings in plan.wanted.items():
         if name in plan.present and plan.present[name].settings == settings:
             continue
@@ -331,7 +331,7 @@ def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
 
 
 def _forget(core: Core, plan: _Plan) -> Flow[None]:
-    """Dead queues in other stores that are not used, as it is now, are told so."""
+    """Notify dead queues in other stores that no queue uses now."""
     for name, settings in plan.wanted.items():
         named = set(remote_dead_queues(settings))
         if name in plan.present:
@@ -340,7 +340,7 @@ def _forget(core: Core, plan: _Plan) -> Flow[None]:
 
 
 def _problem(config: Config, queue: str, error: InvalidInput) -> Problem:
-    """What a store or the broker says of a queue, at the key it is about."""
+    """Return a refusal of the store or the broker as a problem of the file, at the key that it is about."""
     from redrive.config.queue_tables import problem_in
 
     if isinstance(error, InvalidConfig):

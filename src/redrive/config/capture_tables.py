@@ -11,7 +11,7 @@ from redrive.errors import InvalidSetting
 
 
 def read_captures(table: Table) -> dict[str, dict[str, Any]]:
-    """Return the settings that the file has for each capture queue. Settings that it omits have their defaults."""
+    """Return the settings that the file has for each capture queue. A setting that it omits has its default."""
     own = {key: value for key, value in table.values.items() if key in NAMES or not isinstance(value, dict)}
     names = [key for key in table.values if key not in own]
     found = {DEFAULT_QUEUE: _read_settings(Table(table.problems, table.path, own))} if own or not names else {}
@@ -44,7 +44,7 @@ def _read_setting(table: Table, key: str) -> Any:
 
 
 def check_captures(tables: Mapping[str, Table], captures: Mapping[str, Any], external: Mapping[str, Any]) -> None:
-    """A capture queue cannot be external: its tasks come from programs."""
+    """Report each capture queue that is external as well: its tasks come from programs."""
     for name in captures:
         if external.get(name) is not None:
             tables[name].add_problem("type", f"is not for a capture queue, and [capture] makes '{name}' one")

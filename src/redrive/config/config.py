@@ -1,4 +1,4 @@
-"""What a redrive.toml says, once it was read: every value checked, durations in microseconds."""
+"""The contents of a redrive.toml after it was read: every value checked, durations in microseconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_PORT = 7272
 
 
 class ServerOptions(msgspec.Struct, frozen=True):
-    """Where `redrive serve` listens, and whether it runs the workers of the file too."""
+    """The address of `redrive serve`, and whether it runs the workers of the file too."""
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
@@ -30,16 +30,16 @@ class ServerOptions(msgspec.Struct, frozen=True):
 
 
 class StoreOptions(msgspec.Struct, frozen=True):
-    """Where the store of a file is.
+    """The location of the store of a file.
 
-    URLs are complete: variables are filled in, and files are found from the folder of the file. Only where the store of
-    the file is not needed are variables that are not set left as they are written.
+    URLs are complete: variables are expanded, and paths are relative to the folder of the file. Unset variables are
+    left as written only if the store of the file is not needed.
     """
 
     url: str
     namespace: str = DEFAULT_NAMESPACE
     name: str | None = None
-    """What other stores call this one."""
+    """The name of this store in other stores."""
     stores: Mapping[str, str] = {}
     """Other stores by name, each with its URL."""
 
@@ -54,55 +54,55 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     run: CommandSpec
     concurrency: int = 1
     release_delay: int = 30 * SECOND
-    """How long an item waits that the command gave back with exit code 75."""
+    """Microseconds until an item is eligible again after the command exited with 75."""
     keep_result: int | None = None
-    """How long what the command printed can be read as the result."""
+    """Microseconds for which the output of the command can be read as the result. None: it is not kept."""
 
 
 class ExternalOptions(msgspec.Struct, frozen=True):
-    """A queue whose items come from somewhere else: a command lists them, another one takes one of them."""
+    """An external queue: one command lists the objects of another system, another command claims one of them."""
 
     list: CommandSpec
     claim: CommandSpec | None = None
     poll: int = MINUTE
     key: str = "id"
-    """The key of a listed object that tells it from all others."""
+    """The key of a listed object that identifies it."""
     version: str | None = None
-    """The key of a listed object that changes when the object is to be worked on again."""
+    """The key of a listed object whose value changes when the object is to be processed again."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole file."""
+    """The contents of a whole file."""
 
     file: Path
     """Its absolute path."""
     store: StoreOptions
     queues: Mapping[str, Mapping[str, Any]] = {}
-    """The settings of each queue, as they are written: those that are not there are not managed by the file."""
+    """The settings of each queue as written. The file manages only the settings that it has."""
     captures: Mapping[str, Mapping[str, Any]] = {}
-    """The settings that the file has for each capture queue. Each is among `queues` too."""
+    """The settings that the file has for each capture queue. Each of these queues is in `queues` too."""
     workers: Mapping[str, WorkerOptions] = {}
     external: Mapping[str, ExternalOptions] = {}
-    """Queues of the file that are external, by name."""
+    """The external queues of the file, by name."""
     server: ServerOptions = ServerOptions()
     lines: LineIndex
     text: str = ""
-    """What it was read from."""
+    """The text that it was read from."""
     owner: int | None = None
-    """The user that it belonged to when it was read."""
+    """The owner of the file when it was read."""
     exposure: str | None = None
-    """What let another user change it then: None, unless it was named, or confirmed."""
+    """The reason why another user could change it then. Always None unless the file was named or confirmed."""
     needs_store: bool = True
-    """Whether it was read for the store that it names, or is for another."""
+    """True if it was read for the store that it names, not for another one."""
     variables: tuple[str, ...] = ()
-    """Variables that its URLs may take, beside those called REDRIVE_…"""
+    """Variables that its URLs may use in addition to those called REDRIVE_…"""
 
     def problem(self, path: KeyPath, problem: str) -> Problem:
-        """Something that is wrong at a key, for `InvalidConfig`."""
+        """Return a problem at a key, for `InvalidConfig`."""
         return Problem(self.lines.line_of(path), format_key_path(path), problem)
 
     def invalid(self, *problems: Problem) -> InvalidConfig:
-        """The error with these problems."""
+        """Return the error with these problems."""
         return InvalidConfig(shown_file(self.file), tuple(sorted(problems)))
 
     def __repr__(self) -> str:

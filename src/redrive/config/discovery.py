@@ -1,4 +1,4 @@
-"""The redrive.toml of a project: where it is found, and that no other user can change it."""
+"""Search for the redrive.toml of a project, which only the current user may be able to change."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from redrive.config.trust import load_trust
 from redrive.errors import Problem, UntrustedFile
 
 FILE_VARIABLE = "REDRIVE_CONFIG"
-"""Where the file is, instead of here or above."""
+"""The variable with the path of the file; without it, the working directory and the folders above are searched."""
 
 
 def find_file() -> Path | None:
-    """The file of this project: what REDRIVE_CONFIG names, else the nearest redrive.toml here or above.
+    """Return the file of this project: the one that REDRIVE_CONFIG names, else the nearest redrive.toml in the working
+    directory or a folder above it.
 
-    Raises `UntrustedFile` where another user can change the one that was found, and this user has not confirmed it.
-    A file that is named is not checked: to name it is to trust it.
+    Raises `UntrustedFile` if another user can change the file that was found, and this user has not confirmed it.
+    A file that is named is not checked: naming it is trusting it.
     """
     named = os.environ.get(FILE_VARIABLE)
     if named:
@@ -31,8 +32,8 @@ def find_file() -> Path | None:
         typed = shlex.quote(str(found))
         problem = (
             f"{exposure}, and who changes it decides which commands run and where secrets go; if you trust it, name it "
-            f"with --config {typed}, or confirm it for good with redrive config trust {typed}; if not, write a "
-            f"{FILE_NAME} of your own nearer to where you work"
+            f"with --config {typed}, or confirm it permanently with redrive config trust {typed}; if not, write your "
+            f"own {FILE_NAME} in a folder nearer to the working directory"
         )
         raise UntrustedFile(shown_file(found), (Problem(1, "", problem),))
     return found

@@ -1,9 +1,9 @@
-"""External queues: a command lists what there is, and each object that is new becomes an item of the queue.
+"""External queues: a command lists the objects of another system, and each new object becomes an item of the queue.
 
-An object is put under a key, its name and version, which the queue remembers for `idempotency_timeout`. So many
-processes may list the same source. An object whose item is there is left alone, however long; one whose item a person
-removed is put again. Before the work, `take` claims an object where it comes from, once: that it was claimed is
-registered, and holds when a worker dies, and when somebody brings a dead letter back.
+An object is put with its name and version as idempotency key, which the queue keeps for `idempotency_timeout`. So
+several processes may list the same source. An object whose item exists is not put again, for any length of time; one
+whose item an operator removed is put again. Before the work, `take` claims an object in its system, once: the claim is
+registered, and holds if the worker dies and if a dead letter is redriven.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from redrive.worker.runner import Job
 from redrive.worker.worker import worker_name
 
 LOOK = SECOND
-"""How often a poller looks whether somebody wants the queue listed now."""
+"""The interval at which a poller checks for a request to list the queue now."""
 TAKEN_TIMEOUT = 30 * DAY
-"""How long it is known that an object was claimed."""
+"""The time for which the claim of an object stays registered."""
 _ASKED = b"asked"
-"""What is registered while `take` runs. Once an object is claimed, it is an empty value."""
+"""The value that is registered while `take` runs. Once an object is claimed, the value is empty."""
 NOT_RUN = (126, 127)
-"""What a shell exits with, and `env` and the like, where the command cannot be run or is not there."""
+"""The exit codes of a shell, `env` and similar programs if a command cannot be executed or is not found."""
 MAX_ERROR_CHARS = 1_000
-"""How much is registered of what is wrong with a listing."""
+"""The length to which the registered error of a listing is cut."""
 _BATCH = 1_000
 _log = events.logger("redrive.external")
 
 
 class _Done(msgspec.Struct):
-    """What became of the objects of a listing."""
+    """The results of putting the objects of a listing."""
 
     new: int = 0
     known: dict[str | None, ItemId] = {}
-    """Those that were put before: the key, and the item."""
+    """Objects that were put before: the key, and the item."""
     problem: str | None = None
-    """What is wrong with one that was refused."""
+    """The problem of the first object that was refused."""
     full: str | None = None
-    """That the queue is full: the rest has to wait for another listing."""
+    """The error if the queue is full: the other objects wait for another listing."""
 
     def add(self, key: str | None, receipt: Receipt) -> None:
-        """An object was put, now or before."""
+        """Record that an object was put, now or before."""
         if receipt.duplicate:
             self.known[key] = receipt.id
         else:
@@ -69,7 +69,7 @@ class _Done(msgspec.Struct):
 
 
 class Poller(BackgroundThread):
-    """Lists one external queue again and again, in a thread of its own, from `start` to `close`."""
+    """A thread that lists one external queue at an interval, from `start` to `close`."""
 
     def __init__(self, broker: Broker, queue: str, options: ExternalOptions) -> None:
         super().__init__(queue)
@@ -81,18 +81,18 @@ class Poller(BackgroundThread):
         self._name = worker_name()
         self._listing: CommandProcess | None = None
         self._problem: str | None = None
-        """What was wrong with an object of the last listing."""
+        """The problem of an object in the last listing."""
 
     def close(self) -> None:
-        """Stop. A listing that runs is ended."""
+        """Stop, and end a listing that runs."""
         self._end.set()
         if (run := self._listing) is not None:
             run.stop()
         super().close()
 
     def poll(self) -> int:
-        """List once. Gives how many objects were put. What goes wrong is in the log, and registered with the listing:
-        the next may be better."""
+        """List once. Return the number of objects that were put. Failures are logged and registered with the listing,
+        not raised: the next listing may succeed."""
         begun_at = self._broker.core.clock.now()
         items: Sequence[NewItem] = ()
         new, problem = 0, None
@@ -124,33 +124,33 @@ class Poller(BackgroundThread):
             clock.wait(self._end, min(due_at, Instant(clock.now() + LOOK)))
 
     def _request(self, last: tuple[Registration, ...]) -> tuple[Registration, ...]:
-        """The last request to list the queue now, as far as it can be read."""
+        """Return the last request to list the queue now, or `last` if the store cannot be read."""
         try:
             return self._broker.run_flow(external_polls.requested(self._queue))
         except Closed:
             self._end.set()
-        except RedriveError:  # then at the next look
+        except RedriveError:  # the next poll reads it
             pass
         return last
 
     def _record(self, at: Instant, objects: int, new: int, problem: str | None) -> None:
         error = None if problem is None else redact_text(problem)[:MAX_ERROR_CHARS]
-        with suppress(RedriveError):  # the next listing is counted again
+        with suppress(RedriveError):  # the next listing is recorded again
             self._broker.run_flow(
                 external_polls.record(self._queue, lambda before: before.after(at, objects, new, error, self._name))
             )
 
     def _tell(self, problem: str | None) -> None:
-        """Tell what is wrong with an object, but not with each listing that it is in."""
+        """Log the problem of an object, unless the last listing had the same."""
         if problem is not None and problem != self._problem:
             _log.warning("external_objects_rejected", queue=self._queue, error=problem)
         self._problem = problem
 
     def _listed(self) -> tuple[list[NewItem], str | None]:
-        """What there is, and what is wrong with an object that is left out."""
+        """Run the command. Return the items, and the problem of the first object that is skipped."""
         variables = {"REDRIVE_QUEUE": self._queue, "REDRIVE_NAMESPACE": self._broker.core.store.namespace}
         self._listing = run = CommandProcess(self._list, b"", variables, keep_output=True)
-        if self._end.is_set():  # whoever closed this did not see it
+        if self._end.is_set():  # `close` ran before there was a process to stop
             run.stop()
         ran = run.wait()
         if ran.is_stopped:
@@ -158,7 +158,7 @@ class Poller(BackgroundThread):
         if ran.timed_out:
             raise ListingInvalid(f"the command ran for longer than {format_duration(self._list.timeout or 0)}")
         if ran.exit_unknown:
-            raise ListingInvalid("the command is gone, and nobody saw how it ended")
+            raise ListingInvalid("the command is gone, and its exit code is unknown")
         if not ran.exit.is_clean:
             raise ListingInvalid(f"the command ended with {ran.exit}: {tail(ran.errors)[-500:]}")
         if not ran.is_complete:
@@ -166,7 +166,7 @@ class Poller(BackgroundThread):
         return items_from(ran.output, self._options.key, self._options.version)
 
     def _put(self, items: Sequence[NewItem]) -> _Done:
-        """Put what has no item, and is new or was removed by a person."""
+        """Put the objects without an item that are new, or whose item an operator removed."""
         left_alone = self._known.with_items() if items else set()
         wanted = {item.idempotency_key: item for item in items if item.idempotency_key not in left_alone}
         done = _Done()
@@ -187,13 +187,13 @@ class Poller(BackgroundThread):
         return done
 
     def _put_all(self, items: Mapping[str | None, NewItem], done: _Done) -> None:
-        """Put items, by the keys of their objects."""
+        """Put items in batches, by the keys of their objects."""
         pairs = list(items.items())
         for begin in range(0, len(pairs), _BATCH):
             batch = pairs[begin : begin + _BATCH]
             try:
                 receipts = self._broker.put_many(self._queue, [item for _, item in batch])
-            except (InvalidInput, IdempotencyConflict, QueueFull):  # all of a batch are put, or none
+            except (InvalidInput, IdempotencyConflict, QueueFull):  # a batch is put as a whole, or not at all
                 for key, item in batch:
                     if done.full is None:
                         self._put_one(key, item, done)
@@ -202,7 +202,7 @@ class Poller(BackgroundThread):
                 done.add(key, receipt)
 
     def _put_one(self, key: str | None, item: NewItem, done: _Done) -> None:
-        """Put one by itself. One that looks otherwise than the first time is still the same object."""
+        """Put one item. An object with the same key and another payload is still the same object."""
         try:
             done.add(key, self._broker.put_many(self._queue, [item])[0])
         except IdempotencyConflict as conflict:
@@ -216,11 +216,11 @@ class Poller(BackgroundThread):
 def claim_command(
     broker: Broker, queue: str, take: CommandSpec, release_delay: int
 ) -> Callable[[Job, Callable[[CommandSpec], CommandResult]], Outcome | None]:
-    """What claims an item where it comes from before it is run: exit 0 to go on; 75 to be asked again later.
+    """Return a function that claims an item in its system before it is run: exit 0 continues; 75 asks again later.
 
-    With 126 and 127 it could not be asked, and the item fails. Any other exit code says that somebody else has it, and
-    the item is done without being run; unless it was asked before, and nobody knows how that ended. Then it may have
-    been claimed for this very item: rather twice than never.
+    With 126 and 127 the command did not run, and the item fails. Any other exit code means that another client has the
+    object, and the item is completed without being run; except if an earlier call of the command has an unknown result.
+    Then that call may have claimed the object for this item, which is run: at least once, rather than never.
     """
     command = CommandHandler(f"{queue}.claim", take, release_delay)
 
@@ -238,11 +238,11 @@ def claim_command(
         try:
             ran = run(take)
         except NotStarted:
-            if not found:  # nobody was asked
+            if not found:  # the command did not start, so nothing can be claimed
                 broker.run_flow(registrations.unregister(registrations.CLAIMED, name))
             raise
         code = ran.exit.exit_code
-        if ran.timed_out or code is None or code in NOT_RUN:  # a script may have claimed it before it came to that
+        if ran.timed_out or code is None or code in NOT_RUN:  # a script may have claimed it before it failed
             return outcome_of(command, job, ran)
         if code == 0 or (found and code != TRY_LATER):
             register(name, b"")

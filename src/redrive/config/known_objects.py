@@ -1,7 +1,7 @@
-"""What the store knows of the objects of an external queue: which have an item, and whose item a person removed.
+"""The objects of an external queue that the store knows: those with an item, and those whose item was removed.
 
-The key of an object is its idempotency key. It stays known after its item is gone, however that ended. So an object
-whose item was removed by hand is put again under a key that also names the removed item, and that is registered.
+The key of an object is its idempotency key. It stays known after its item is gone, regardless of the outcome. So an
+object whose item an operator removed is put again with a key that also names the removed item, and is registered.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from redrive.model.queue import WITH_ITEM, QueueStats
 from redrive.telemetry import events
 
 KEY_HEADER = "external-key"
-"""The header of an item that has the name of its object."""
+"""The header of an item with the name of its object."""
 VERSION_HEADER = "external-version"
-"""The header that has the version of the object, where the queue says what that is."""
+"""The header with the version of the object, if the queue has a `version` key."""
 _MOVES = (FeedKind.DEAD, FeedKind.MOVED, FeedKind.REDRIVEN, FeedKind.UNDONE)
-"""What may give an item another id."""
+"""The changes that may give an item another id."""
 _REMOVALS = (FeedKind.DROPPED, FeedKind.REMOVED)
 _log = events.logger("redrive.external")
 
 
 def object_key(name: str, version: str | None) -> str:
-    """What tells an object from all others, and from itself before it changed."""
+    """Return the key of an object: its name, with its version if it has one."""
     return name if version is None else msgspec.json.encode([name, version]).decode()
 
 
 def digest(key: str) -> str:
-    """A short name for a key."""
+    """Return a short name for a key."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class KnownObjects:
-    """The objects of one queue. Where the caller may not look into the store, keys alone decide."""
+    """The objects of one queue. If the process may not read the store, only idempotency keys prevent duplicates."""
 
     def __init__(self, broker: Broker, queue: str) -> None:
         self._broker = broker
         self._queue = queue
         self._after = 0
-        """Up to where the feed was read."""
+        """The last entry of the feed that was read."""
         self._first_ids: dict[ItemId, tuple[ItemId, Instant]] = {}
-        """The id that an item was put under, by each id it got since, and when."""
+        """The id that an item was put under, and the time of its last move, by each id that it got since."""
         self._removed: dict[ItemId, Instant] = {}
         self._is_told = False
-        """Whether the log has it that this process may not look."""
+        """True if the log already reports that this process may not read the store."""
 
     def with_items(self) -> set[str]:
-        """The keys of objects whose item is there and not completed: it waits, runs, is dead or archived."""
+        """Return the keys of objects whose item exists and is not completed: it waits, runs, is dead or archived."""
         try:
             return set(filter(None, map(_key_of, self._items())))
         except Forbidden as refusal:
@@ -72,7 +72,7 @@ class KnownObjects:
             return set()
 
     def removed(self) -> Set[ItemId]:
-        """Items that a person dropped or removed before they were completed, by the id they were put under."""
+        """Return the items that an operator dropped or removed before they were completed, by their first id."""
         try:
             for entry in self._new_entries():
                 self._take_in(entry)
@@ -85,16 +85,16 @@ class KnownObjects:
         return self._removed.keys()
 
     def put_again(self) -> dict[str, str]:
-        """By the digest of each key under which an object was put again: the removed item."""
+        """Return the removed item of each object that was put again, by the digest of the object's key."""
         return self._broker.run_flow(external_polls.put_again(self._queue))
 
     def put_after(self, item: NewItem, removed: str) -> NewItem:
-        """The item of an object whose last item was removed."""
+        """Return the new item of an object whose last item was removed."""
         key = f"{digest(item.idempotency_key or '')}#{removed}"
         return msgspec.structs.replace(item, idempotency_key=key)
 
     def remember(self, item: NewItem, removed: ItemId) -> None:
-        """An object is put again because this item of it was removed. Known as long as the new key is."""
+        """Register that an object is put again because this item of it was removed, for as long as its key is kept."""
         timeout = self._broker.get_queue(self._queue).settings.idempotency_timeout
         key, time = digest(item.idempotency_key or ""), DAY if timeout == WITH_ITEM else timeout
         self._broker.run_flow(external_polls.remember_put_again(self._queue, key, removed, time))
@@ -149,7 +149,7 @@ class KnownObjects:
 
 
 def _statuses(stats: QueueStats) -> Iterator[Status]:
-    """Those that some item is in, but for completed ones."""
+    """Yield the statuses that at least one item has, except completed."""
     if stats.dead_letters:
         yield Status.DEAD
     for status in (Status.PENDING, Status.FAILED, Status.ACTIVE, Status.ARCHIVED, Status.MOVING):

@@ -1,6 +1,6 @@
-"""On which line of a TOML document each key stands: what the parser of Python does not tell.
+"""The line of each key of a TOML document, which the parser of Python does not report.
 
-The document was parsed before, so this reads only what is known to be TOML, and no value of it.
+The document was parsed before, so this scans only valid TOML, and decodes no value of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import tomllib
 from bisect import bisect_right
 
 KeyPath = tuple[str | int, ...]
-"""Keys from the top of a document on; a number is the place in an array."""
+"""The keys from the top of a document down; a number is an index of an array."""
 
 _BLANK = " \t"
 _ENDS_BARE_VALUE = ",]}#\n"
@@ -24,7 +24,7 @@ class LineIndex:
         _Scanner(document.replace("\r\n", "\n"), self._lines).scan()
 
     def line_of(self, path: KeyPath) -> int:
-        """The line of a key; where it is not there, that of the table it would be in."""
+        """Return the line of a key; for a missing key, the line of the table that it would be in."""
         while path not in self._lines:
             path = path[:-1]
         return self._lines[path]
@@ -34,16 +34,16 @@ class LineIndex:
 
 
 class _Scanner:
-    """Goes through a document once, from its beginning to its end."""
+    """A scanner that passes through a document once, from start to end."""
 
     def __init__(self, text: str, lines: dict[KeyPath, int]) -> None:
-        self._text = text + "\n"  # so that there is always a character to look at
+        self._text = text + "\n"  # so that there is always a next character
         self._end = len(text)
         self._at = 0
         self._lines = lines
         self._newlines = [place for place, character in enumerate(text) if character == "\n"]
         self._tables: dict[KeyPath, int] = {}
-        """Arrays of tables, and how many tables each has so far."""
+        """The arrays of tables, each with its number of tables so far."""
 
     def scan(self) -> None:
         table: KeyPath = ()
@@ -54,7 +54,7 @@ class _Scanner:
                 self._pair(table)
 
     def _header(self) -> KeyPath:
-        """`[table]`, or `[[array of tables]]`."""
+        """Scan `[table]` or `[[array of tables]]`. Return its path."""
         is_array = self._text.startswith("[[", self._at)
         self._at += 2 if is_array else 1
         began = self._at
@@ -73,7 +73,7 @@ class _Scanner:
         return path
 
     def _pair(self, table: KeyPath) -> None:
-        """`dotted.key = value`."""
+        """Scan `dotted.key = value`."""
         began = self._at
         path = table
         for key in self._key():
@@ -83,7 +83,7 @@ class _Scanner:
         self._value(path)
 
     def _key(self) -> list[str]:
-        """The parts of a key, up to what ends it."""
+        """Scan a key. Return its parts."""
         keys = [self._part()]
         while self._text[self._skip()] == ".":
             self._at += 1
@@ -115,7 +115,7 @@ class _Scanner:
                     self._at += 1
 
     def _members(self, path: KeyPath, end: str) -> None:
-        """What is in an array or an inline table, and the bracket behind it."""
+        """Scan the contents of an array or an inline table, and the closing bracket."""
         place = 0
         while self._text[self._skip(newlines=True)] != end:
             if self._text[self._at] == ",":
@@ -129,19 +129,19 @@ class _Scanner:
         self._at += 1
 
     def _string(self) -> None:
-        """A string of any of the four kinds, from its first quote to behind its last."""
+        """Scan a string of any of the four kinds, from its first quote to behind its last."""
         quote = self._text[self._at]
         marks = quote * 3 if self._text.startswith(quote * 3, self._at) else quote
         self._at += len(marks)
         while not self._text.startswith(marks, self._at):
             self._at += 2 if quote == '"' and self._text[self._at] == "\\" else 1
         self._at += len(marks)
-        # Up to two quotes may stand right before the three that end it.
+        # Up to two quotes may precede the three that end it.
         while len(marks) == 3 and self._text[self._at] == quote:
             self._at += 1
 
     def _skip(self, newlines: bool = False) -> int:
-        """Go on behind blanks, and with `newlines` behind comments and empty lines too. Gives the place."""
+        """Skip blanks, and with `newlines` comments and empty lines too. Return the position."""
         while self._at < self._end:
             character = self._text[self._at]
             if newlines and character == "#":
@@ -153,12 +153,12 @@ class _Scanner:
         return self._at
 
     def _note(self, path: KeyPath, at: int) -> None:
-        """A key stands here. Where it stands first is where it is."""
+        """Record the position of a key. Its first position counts."""
         self._lines.setdefault(path, bisect_right(self._newlines, at - 1) + 1)
 
 
 def format_key_path(path: KeyPath) -> str:
-    """A path as people write it: `queue.emails.retry.delays[2]`, with quotes where TOML needs them."""
+    """Return a path as people write it: `queue.emails.retry.delays[2]`, with quotes where TOML needs them."""
     text = ""
     for key in path:
         if isinstance(key, int):

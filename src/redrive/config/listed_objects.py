@@ -1,4 +1,4 @@
-"""What the command of an external queue printed, as items: one for each object."""
+"""The output of the `list` command of an external queue, converted to items: one for each object."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from redrive.model.limits import MAX_LABEL_CHARS
 from redrive.model.payload import JSON
 
 MAX_LISTED = 10_000
-"""Objects of one listing; the rest is not looked at."""
+"""The largest number of objects in one listing; the others are ignored."""
 _SIGN = re.compile(rb'"(?:[^"\\]++|\\.)*"?|[\[\]{},]', re.DOTALL)
-"""A text of JSON, or what may divide an array."""
+"""A string of JSON, or a character that may divide an array."""
 
 
 class ListingInvalid(Exception):
-    """What a command printed is no list of objects."""
+    """The output of a command is no list of objects."""
 
 
 def items_from(output: bytes, key: str, version: str | None = None) -> tuple[list[NewItem], str | None]:
-    """The items of a listing, an array of objects or an object on each line; and what is wrong with one of the others.
+    """Return the items of a listing, each object once, and the problem of the first object that is skipped.
 
-    Each object once. Raises `ListingInvalid` where it is no listing at all.
+    A listing is a JSON array of objects, or one object on each line. Raises `ListingInvalid` for any other output.
     """
     items: dict[str, NewItem] = {}
     problem, read = None, 0
@@ -49,13 +49,13 @@ def items_from(output: bytes, key: str, version: str | None = None) -> tuple[lis
     if texts and not read:
         raise _no_listing(problem)
     if len(texts) > MAX_LISTED:
-        problem = problem or f"there are more than {MAX_LISTED:,} objects; the rest was not looked at"
+        problem = problem or f"there are more than {MAX_LISTED:,} objects; the others were ignored"
     return list(items.values()), problem
 
 
 def _texts(output: bytes) -> Iterator[bytes]:
-    """The elements of an array, or else the lines, as they were printed. They are told apart without being read, so
-    that whatever is in one of them concerns no other."""
+    """Yield the elements of an array, or else the lines, as printed. They are separated without being decoded, so that
+    an error in one of them affects no other."""
     if not output.startswith(b"["):
         yield from filter(None, map(bytes.strip, output.splitlines()))
         return
@@ -80,7 +80,7 @@ def _texts(output: bytes) -> Iterator[bytes]:
 
 
 def _value_of(text: bytes) -> tuple[Any, str | None]:
-    """What an object says, or why it cannot be read. Raises `ListingInvalid` where it does not even look like one."""
+    """Return the decoded object, or the reason why it cannot be read. Raises `ListingInvalid` if it has no braces."""
     try:
         return msgspec.json.decode(text), None
     except (ValueError, RecursionError) as error:  # also for texts that are not UTF-8
@@ -94,12 +94,12 @@ def _no_listing(problem: object) -> ListingInvalid:
 
 
 def _headers_of(value: Any, key: str, version: str | None) -> tuple[dict[str, str], str | None]:
-    """The name of an object, and its version where the queue has one; or what is wrong with it."""
+    """Return the headers with the name of an object, and its version if the queue has one; or else its problem."""
     if not isinstance(value, dict):
         return {}, "is no object"
     headers = {}
     for header, field, hint in (
-        (KEY_HEADER, key, "name the key that tells objects apart with key ="),
+        (KEY_HEADER, key, "name the key that identifies an object with key ="),
         (VERSION_HEADER, version, "name the key that changes with the object with version ="),
     ):
         if field is None:

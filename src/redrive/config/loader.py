@@ -1,4 +1,4 @@
-"""Reading a redrive.toml: parsed, and checked whole. All that is wrong with it is told at once."""
+"""Reading a redrive.toml: the file is parsed and checked as a whole, and all its problems are reported together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 class ConfigText(msgspec.Struct, frozen=True):
-    """A file as it was read: its text, and who could change it then."""
+    """The text of a file, with its owner and its exposure to other users when it was read."""
 
     text: str
     owner: int | None = None
@@ -45,20 +45,20 @@ class ConfigText(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
-    """What a file says. Raises `InvalidConfig` with all that is wrong with it. Its owner does not matter.
+    """Load a file. Raises `InvalidConfig` with all its problems. Its owner does not matter.
 
-    needs_store: whether the store is the one that the file names. Where it is another, variables in the URLs of the
+    needs_store: true if the store is the one that the file names. For another store, variables in the URLs of the
     file need not be set.
-    variables: those that the URLs of the file may take, beside such as are called `REDRIVE_…`.
+    variables: those that the URLs of the file may use in addition to those called `REDRIVE_…`.
     """
     file = Path(path).absolute()
     return parse(read_source(file), file, needs_store=needs_store, variables=variables)
 
 
 def load_store(path: Path | str, *, needs_store: bool = True, variables: Collection[str] = ()) -> StoreOptions:
-    """Only where the store of a file is: for who looks at queues, and need not care what else is wrong with the file.
+    """Load only the store of a file, for commands that read queues: other problems of the file do not matter to them.
 
-    needs_store, variables: as of `load`; without the store, the namespace is what is asked for.
+    needs_store, variables: as in `load`; without the store, only the namespace is needed.
     """
     file = Path(path).absolute()
     problems, document, _ = _parsed(read_source(file).text, file)
@@ -68,12 +68,12 @@ def load_store(path: Path | str, *, needs_store: bool = True, variables: Collect
 
 
 def line_of(file: Path, path: KeyPath) -> int:
-    """The line of a key in a file that was read before."""
+    """Return the line of a key in a file that was read before."""
     return LineIndex(read_source(file).text).line_of(path)
 
 
 def read_source(file: Path) -> ConfigText:
-    """A file as it is now. Raises `InvalidConfig` where there is none."""
+    """Read the current file. Raises `InvalidConfig` if it does not exist or cannot be read."""
     try:
         with open(file, "rb") as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
@@ -90,7 +90,7 @@ def read_source(file: Path) -> ConfigText:
 
 
 def parse(source: ConfigText | str, file: Path, *, needs_store: bool = True, variables: Collection[str] = ()) -> Config:
-    """What the text of a file says, whose path is absolute. `needs_store` and `variables` as of `load`."""
+    """Parse the text of a file, whose path is absolute. `needs_store` and `variables` are as in `load`."""
     source = ConfigText(source) if isinstance(source, str) else source
     problems, document, lines = _parsed(source.text, file)
     config = _read(document, file, problems, lines, source, needs_store, tuple(variables))
@@ -179,14 +179,14 @@ def _name(table: Table, key: str) -> str | None:
 
 
 def _variables(*texts: Any) -> tuple[str, ...]:
-    """The variables in these texts, which are secrets."""
+    """Return the names of the variables in these texts; their values are secrets."""
     return tuple(dict.fromkeys(name for text in texts if isinstance(text, str) for name in variables_in(text)))
 
 
 def _url(table: Table, key: str, folder: Path, needed: bool, variables: Collection[str]) -> str | None:
-    """The URL under a key, complete, or as it is written where it is not needed and has a variable without a value.
+    """Return the complete URL under a key, or the URL as written if it is not needed and has an unset variable.
 
-    Nothing of it is shown where it is wrong: it may have a password in it.
+    A problem never shows a part of the URL: it may contain a password.
     """
     value = table.values.get(key)
     if value is None:

@@ -1,7 +1,7 @@
-"""Who can change a file: its owner, and every user who may write to it or replace it on the way to it.
+"""Detection of users who can change a file: its owner, and every user who may write to it or to a folder above it.
 
-A redrive.toml says which commands run and where secrets are sent, so one that was found by itself is used only if
-only the caller and root can change it. Systems without owners of files have nothing to check.
+A redrive.toml decides which commands run and where secrets are sent, so one that was found automatically is used only
+if no user except the caller and root can change it. On systems without owners of files nothing is checked.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from typing import Protocol
 
 ROOT = 0
 MAX_LINKS = 40
-"""As many symbolic links as systems follow."""
+"""The number of symbolic links that operating systems follow."""
 _ACL = "system.posix_acl_access"
 
 
 class Files(Protocol):
-    """What has to be known of files and users."""
+    """Access to files and users, which tests replace."""
 
     def lstat(self, path: str) -> os.stat_result:
-        """As `os.lstat`: of a link, the link itself."""
+        """Return the status as `os.lstat` does: of a link, the link itself."""
 
     def readlink(self, path: str) -> str:
-        """As `os.readlink`."""
+        """Return the target of a link as `os.readlink` does."""
 
     def is_private(self, group: int, user: int) -> bool:
-        """Return whether the group has that user in it, and no other."""
+        """Return whether that user is the only member of the group."""
 
     def has_acl(self, path: str) -> bool:
-        """Return whether an access list gives rights to others; the mode of the group is then that of all of them."""
+        """Return whether an access list gives rights to others; then the group bits of the mode are their mask."""
 
     def user(self, number: int) -> str:
         """Return the name of a user."""
 
 
 def caller() -> int | None:
-    """Return the user whose rights this process has; None on a system without owners of files."""
+    """Return the effective user of this process; None on a system without owners of files."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def find_exposure(file: Path, *, user: int | None = None, files: Files | None = None) -> str | None:
-    """Return what lets another user decide what is in a file, as the end of a sentence about it; None if nothing does.
+    """Return why another user can change the content of a file, as the end of a sentence about it; None if none can.
 
-    Every folder on the way counts, and every link: in a folder that others may write to, they can replace what is in
-    it, unless it is sticky, as /tmp is: then only the owner of an entry can. user: who asks, by default the caller.
+    Every folder and every link of the path counts: users who may write to a folder can replace its entries, unless the
+    folder is sticky, as /tmp is: then only the owner of an entry can. user: the trusted user, by default the caller.
     """
     user = caller() if user is None else user
     if user is None:
@@ -72,19 +72,19 @@ def find_exposure(file: Path, *, user: int | None = None, files: Files | None = 
             left += _names(target)
             place = os.sep if os.path.isabs(target) else place
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be checked: {error.strerror}"
     return exposure
 
 
 def owner_of(file: Path) -> int | None:
-    """Return the owner of a file, or of what a link leads to; None where there is none."""
+    """Return the owner of a file, or of the target of a link; None if there is none."""
     with contextlib.suppress(OSError):
         return file.stat().st_uid if caller() is not None else None
     return None
 
 
 def _names(path: str) -> list[str]:
-    """The parts of a path, the last one first."""
+    """Return the parts of a path, the last one first."""
     return [name for name in reversed(path.split(os.sep)) if name not in ("", os.curdir)]
 
 
@@ -127,7 +127,7 @@ class _System:
     def has_acl(self, path: str) -> bool:
         try:
             return bool(os.getxattr(path, _ACL))
-        except (AttributeError, OSError):  # this system has none, or this file
+        except (AttributeError, OSError):  # no access lists on this system, or none on this file
             return False
 
     def user(self, number: int) -> str:

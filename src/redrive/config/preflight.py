@@ -1,4 +1,4 @@
-"""What only this machine, and this store, can tell of a valid file: programs, variables and queues there are."""
+"""Checks of a valid file that need this machine and this store: its programs, variables and queues must exist."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from redrive.worker.command_process import CommandSpec
 
 
 def chosen_workers(config: Config, chosen: Collection[str] | None) -> dict[str, WorkerOptions]:
-    """The workers of these names; all of them where none are named."""
+    """Return the workers with these names; all of them for None."""
     return {name: options for name, options in config.workers.items() if chosen is None or name in chosen}
 
 
 def listed_queues(config: Config, workers: Mapping[str, WorkerOptions]) -> dict[str, ExternalOptions]:
-    """External queues that one of these workers works on."""
+    """Return the external queues that at least one of these workers works on."""
     queues = {options.queue for options in workers.values()}
     return {queue: options for queue, options in config.external.items() if queue in queues}
 
 
 def unknown_workers(config: Config, chosen: Collection[str] | None) -> list[Problem]:
-    """Workers that were asked for, and are not in the file."""
+    """Return a problem for each chosen worker that is not in the file."""
     known = tuple(config.workers)
     there = f"; there are {', '.join(known)}" if known else "; it has none"
     return [
@@ -36,7 +36,7 @@ def unknown_workers(config: Config, chosen: Collection[str] | None) -> list[Prob
 
 
 def missing_programs(config: Config, workers: Mapping[str, WorkerOptions]) -> list[Problem]:
-    """Programs of these workers that cannot run here: they are not there, or lack variables."""
+    """Return a problem for each program of these workers that cannot run here: it is missing, or lacks variables."""
     programs: dict[KeyPath, CommandSpec] = {("worker", name, "run"): options.run for name, options in workers.items()}
     for queue, external in listed_queues(config, workers).items():
         programs["queue", queue, "list"] = external.list
@@ -52,7 +52,7 @@ def missing_programs(config: Config, workers: Mapping[str, WorkerOptions]) -> li
 
 
 def unknown_queues(config: Config, workers: Mapping[str, WorkerOptions], there: Collection[str]) -> list[Problem]:
-    """Queues of these workers that are neither in the file nor in the store."""
+    """Return a problem for each worker whose queue is neither in the file nor in the store."""
     known = {*there, *config.queues}
     for values in config.queues.values():
         known |= set(parse_settings({"dead_queue": values.get("dead_queue")}).dead_queues())

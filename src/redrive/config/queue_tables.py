@@ -1,4 +1,4 @@
-"""The queues of a file: every setting checked, also against each other, and what makes a queue an external one."""
+"""The `[queue.NAME]` tables of a file: every setting is checked, also against the others; keys of external queues."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from redrive.model.queue import WITH_ITEM, QueueSettings
 from redrive.model.queue_options import parse_settings
 
 EXTERNAL_KEYS = ("list", "claim", "poll", "key", "version", "shell", "timeout", "kill_grace", "env", "cwd")
-"""What only external queues have, beside `type` and the settings of every queue."""
+"""The keys of external queues only, in addition to `type` and the settings of every queue."""
 _LEFT_WITH: Mapping[str, Mapping[str, Any]] = {"retry": {"attempts": 1}, "breakers": {}}
-"""Settings that are tables, of which one key may be wrong and the others right; and what is there in any case."""
+"""Settings that are tables, whose keys are checked one by one; with the values that replace keys that are required."""
 _INDEX = re.compile(r"\[(\d+)\]\.?")
 _NO_RETRY = (
-    "is not for an external queue: an object that failed is tried again when its dead letter is brought back or "
-    "dropped, or when its version changes. Leave retry out; a command that exits with 75 is run again by itself"
+    "is not for an external queue: an object that failed is retried when its dead letter is redriven or dropped, or "
+    "when its version changes. Omit retry; a command that exits with 75 is run again automatically"
 )
 
 _NO_ITEM_KEYS = (
@@ -33,7 +33,7 @@ _NO_ITEM_KEYS = (
 
 
 def read_common_settings(top: Table) -> dict[str, Any]:
-    """What holds for every queue of the file that has no other: `[breakers]`. Nothing, where that is wrong."""
+    """Return the settings that apply to every queue without its own: `[breakers]`. Empty if they are invalid."""
     common = {"breakers": top.values["breakers"]} if "breakers" in top.values else {}
     try:
         parse_settings(common)
@@ -46,13 +46,13 @@ def read_common_settings(top: Table) -> dict[str, Any]:
 def read_queue(
     table: Table, folder: str, hidden: Iterable[str], common: Mapping[str, Any]
 ) -> tuple[dict[str, Any], ExternalOptions | None]:
-    """The settings that a table of the file has, unparsed, and how an external queue is listed.
+    """Return the settings of a table of the file, unparsed, and the options of an external queue.
 
-    `common`: settings that hold unless the table has others.
+    `common`: settings that apply unless the table has its own.
     """
     kind = table.values.get("type")
     if kind is not None and kind != "external":
-        table.add_problem("type", f'is "external", or left out, not {described(kind)}')
+        table.add_problem("type", f'is "external", or omitted, not {described(kind)}')
     own = {"type", *EXTERNAL_KEYS} if kind == "external" else {"type"}
     settings = {**common, **{key: value for key, value in table.values.items() if key not in own}}
     external = None
@@ -84,7 +84,7 @@ def _read_external(table: Table, folder: str, hidden: Iterable[str]) -> External
 
 
 def _check(table: Table, settings: Mapping[str, Any]) -> None:
-    """Tell all that is wrong: what was told of is left out, and the rest is looked at again."""
+    """Report all problems: after each one its key is removed, and the other settings are checked again."""
     left = dict(settings)
     while True:
         try:
@@ -101,7 +101,7 @@ def _check(table: Table, settings: Mapping[str, Any]) -> None:
 
 
 def _leave_out(settings: dict[str, Any], key: KeyPath) -> bool:
-    """Go on without what is wrong. False where that is not there, because it is what is missing."""
+    """Remove an invalid key. Return false if there is none to remove, because the problem is a missing key."""
     first = str(key[0])
     part = settings.get(first)
     if first in _LEFT_WITH and len(key) > 1 and isinstance(part, dict) and key[1] in part:
@@ -112,7 +112,7 @@ def _leave_out(settings: dict[str, Any], key: KeyPath) -> bool:
 
 
 def check_dead_queues(tables: Mapping[str, Table], queues: Mapping[str, Mapping[str, Any]], known: set[str]) -> None:
-    """The rules about dead queues, as far as the file alone tells. `known` are the stores that it names."""
+    """Check the rules about dead queues, as far as the file alone shows. `known`: the stores that it names."""
     wanted = {name: _settings(values) for name, values in queues.items()}
     for name, settings in wanted.items():
         for address in settings.dead_queues():
@@ -126,7 +126,7 @@ def check_dead_queues(tables: Mapping[str, Table], queues: Mapping[str, Mapping[
 
 
 def _settings(values: Mapping[str, Any]) -> QueueSettings:
-    """The settings, as far as they matter for dead queues; none where they are wrong, which is told elsewhere."""
+    """Return only the settings of dead queues; the defaults if they are invalid, which is reported elsewhere."""
     try:
         return parse_settings({"dead_queue": values.get("dead_queue")})
     except InvalidInput:
@@ -134,7 +134,7 @@ def _settings(values: Mapping[str, Any]) -> QueueSettings:
 
 
 def problem_in(error: InvalidInput, values: Mapping[str, Any]) -> tuple[KeyPath, str]:
-    """The key that an error of a setting is about, among these values, and what it says of it."""
+    """Return the key among these values that an error of a setting is about, and its problem."""
     match error:
         case InvalidSetting(setting=setting, problem=problem):
             return path_in(setting, values), problem
@@ -146,7 +146,7 @@ def problem_in(error: InvalidInput, values: Mapping[str, Any]) -> tuple[KeyPath,
 
 
 def path_in(setting: str, values: Any) -> KeyPath:
-    """`retry.by_type.myapp.Busy` as keys: those that are there may have dots in them."""
+    """Split `retry.by_type.myapp.Busy` into keys: the longest existing key counts, as keys may have dots in them."""
     path: KeyPath = ()
     while setting:
         if index := _INDEX.match(setting):

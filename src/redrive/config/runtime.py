@@ -1,4 +1,4 @@
-"""A config file in force: applied, watched, its workers running. `redrive work` and `redrive serve` run it."""
+"""Running a config file: it is applied and watched, and its workers run. Used by `redrive work` and `redrive serve`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = events.logger("redrive.config")
 
 
 class HostedWorker:
-    """A worker in a thread. `failed` is set if it ends with an error that nobody foresaw."""
+    """A worker in a thread. `failed` is set if it ends with an unexpected error."""
 
     def __init__(
         self,
@@ -43,35 +43,35 @@ class HostedWorker:
     ) -> None:
         self.name = name
         self.what = (options, external)
-        """What it does: where the file says otherwise, another one takes its place."""
+        """The options that it runs with; if those of the file differ, another worker replaces it."""
         self._worker = worker
         self._runner = runner
         self._failed = failed
         self._until_idle = until_idle
         self._is_stopping = False
         self.refusal: RedriveError | None = None
-        """What refused it its queue, where it ended because of that."""
+        """The error that refused it access to its queue, if it ended because of that."""
         self.thread = threading.Thread(target=self._run, name=f"redrive-worker-{name}", daemon=True)
 
     @property
     def slots_in_use(self) -> int:
-        """How many slots it keeps from who takes its place: all of them while it may still lease something."""
+        """The slots that its replacement cannot use yet: all of them while it may still lease items."""
         if not self.thread.is_alive():
             return 0
         return self._runner.in_use if self._worker.is_finishing else self._runner.most
 
     def retire(self) -> None:
-        """Let it finish what it runs, however long that takes, and end."""
+        """Lease nothing more, finish all running commands without a time limit, then end."""
         self._worker.drain()
 
     def stop(self) -> None:
-        """Let it end. A second time changes nothing. From any thread, or a signal handler."""
+        """Ask it to end. A second call has no effect. Safe in any thread and in a signal handler."""
         if not self._is_stopping:
             self._is_stopping = True
             self._worker.stop()
 
     def stop_now(self) -> None:
-        """Let it end at once."""
+        """End it immediately."""
         self._is_stopping = True
         self._worker.stop(at_once=True)
 
@@ -100,9 +100,9 @@ def start_hosted_worker(
     metrics: bool,
     until_idle: bool,
 ) -> HostedWorker:
-    """The worker that a file describes, in the place of those `before`: it begins as they finish, slot by slot.
+    """Return a worker of a file. It replaces those in `before`: it gets their slots one by one as they finish.
 
-    `external`: how its queue is listed, where it is an external one.
+    `external`: the options of its queue, if that is an external one.
     """
     claim = None
     if external is not None and external.claim is not None:
@@ -129,13 +129,13 @@ def start_hosted_worker(
 
 
 class ConfigRuntime:
-    """The file of a project, on a broker, from `start` to `stop`.
+    """The config file of a project, running on a broker from `start` to `stop`.
 
     workers: those of the file that run here; all of them by default, and none with an empty list. External queues are
     listed here if one of these works on them.
-    shutdown_timeout: how long `stop` waits for commands that run. What runs then is ended, and given back uncounted.
-    watch: whether an edit of the file is applied while this runs.
-    metrics: whether the broker's metrics tell of the workers too.
+    shutdown_timeout: how long `stop` waits for running commands; then it ends them, and their attempts do not count.
+    watch: true to apply edits of the file while this runs.
+    metrics: true to include the workers in the metrics of the broker.
     """
 
     def __init__(
@@ -160,10 +160,10 @@ class ConfigRuntime:
         self._changing = threading.Lock()
         self._is_stopping = False
         self.has_failed = threading.Event()
-        """A worker ended with an error that nobody foresaw, which is in the log."""
+        """Set if a worker ended with an unexpected error, which is in the log."""
 
     def start(self) -> None:
-        """Apply the file, and begin. Raises `InvalidConfig` where the file cannot be used here; then nothing runs."""
+        """Apply the file, and start. Raises `InvalidConfig` if the file cannot be used here; then nothing runs."""
         self._apply(self._config)
         with self._changing:
             self._reconcile(self._config)
@@ -171,9 +171,9 @@ class ConfigRuntime:
             self._watch.start()
 
     def run_until_idle(self) -> None:
-        """Apply the file, list external queues once, and work until nothing can be run now.
+        """Apply the file, list external queues once, and work until no item is eligible.
 
-        Raises what refused a worker its queue, once all others have ended.
+        If a worker was refused access to its queue, raises that error after all workers have ended.
         """
         config = self._config
         self._apply(config)
@@ -192,15 +192,15 @@ class ConfigRuntime:
                 raise hosted.refusal
 
     def check(self) -> bool:
-        """Look now whether the file was edited. Whether an edit was applied."""
+        """Check now whether the file was edited. Return whether an edit was applied."""
         return self._watch is not None and self._watch.check()
 
     def stop(self) -> None:
-        """Lease nothing more, let commands that run finish, and end. Returns when all is over."""
+        """Lease nothing more, let running commands finish, and end. Returns when all workers have ended."""
         self.request_stop()
         if self._watch is not None:
             self._watch.close()
-        self.request_stop()  # whom the last edit brought
+        self.request_stop()  # again, for workers that the last edit started
         for _, poller in self._pollers.values():
             poller.close()
         for hosted in self._all_workers():
@@ -208,13 +208,13 @@ class ConfigRuntime:
                 hosted.thread.join()
 
     def request_stop(self) -> None:
-        """The same without waiting. From any thread, or a signal handler."""
+        """Ask all workers to end, without waiting. Safe in any thread and in a signal handler."""
         self._is_stopping = True
         for hosted in self._all_workers():
             hosted.stop()
 
     def stop_now(self) -> None:
-        """Do not wait for commands that run: end them. From any thread, or a signal handler."""
+        """End running commands immediately. Safe in any thread and in a signal handler."""
         self._is_stopping = True
         for hosted in self._all_workers():
             hosted.stop_now()
@@ -223,13 +223,13 @@ class ConfigRuntime:
         return [*self._hosted.values(), *self._leaving]
 
     def _apply(self, config: Config) -> None:
-        """Check what only this machine and this store can tell, then apply. All that is wrong is told at once.
+        """Run the checks that need this machine and this store, and report all problems together; then apply the file.
 
-        A server may let this program work, and not let it change queues: then these are as somebody else applied them.
+        A server may allow this program to work but not to change queues: then their current settings are used.
         """
         workers = chosen_workers(config, self._chosen)
         problems = [*unknown_workers(config, self._chosen), *missing_programs(config, workers)]
-        with suppress(Forbidden):  # so is `apply`, which lists queues too
+        with suppress(Forbidden):  # then `apply` is refused too: it lists queues
             problems += unknown_queues(config, workers, [queue.name for queue in self._broker.list_queues()])
         if problems:
             raise config.invalid(*problems)
@@ -239,7 +239,7 @@ class ConfigRuntime:
             _log.warning("config_not_applied", file=str(config.file), error=str(error))
 
     def _changed(self, config: Config) -> None:
-        """The file was edited, and is valid."""
+        """Apply an edit of the file that is valid, and adapt the workers."""
         self._apply(config)
         with self._changing:
             if self._is_stopping:
@@ -251,8 +251,8 @@ class ConfigRuntime:
             _log.warning("config_needs_restart", file=str(config.file), keys=keys)
 
     def _reconcile(self, config: Config) -> None:
-        """Run what the file says: what is new begins, what is gone finishes what it runs and ends, and what is
-        otherwise takes the place of its predecessor, slot by slot as that one finishes."""
+        """Adapt the workers to the file: new ones start, removed ones finish their commands and end, and changed ones
+        replace their predecessors slot by slot as these finish."""
         wanted = chosen_workers(config, self._chosen)
         self._leaving = [hosted for hosted in self._leaving if hosted.thread.is_alive()]
         for name, hosted in list(self._hosted.items()):
@@ -292,5 +292,5 @@ class ConfigRuntime:
 
 
 def _read_once(config: Config) -> dict[str, Any]:
-    """What holds from the start of the program to its end, by key."""
+    """Return the values that are read only at the start of the program, by key."""
     return {**msgspec.structs.asdict(config.store), "server": config.server}

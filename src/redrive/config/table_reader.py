@@ -15,7 +15,7 @@ from redrive.model.text import suggest
 
 
 class Problems:
-    """Collects what is wrong with a file, each key once."""
+    """The problems of a file, one for each key."""
 
     def __init__(self, file: Path, lines: LineIndex) -> None:
         self._file = file
@@ -23,7 +23,7 @@ class Problems:
         self._found: dict[KeyPath, str] = {}
 
     def add(self, path: KeyPath, problem: str) -> None:
-        """Something is wrong at this key. What was said of it first stays."""
+        """Add a problem at a key. Its first problem is kept."""
         self._found.setdefault(path, problem)
 
     def __contains__(self, path: KeyPath) -> bool:
@@ -40,7 +40,7 @@ class Problems:
 
 
 class Table:
-    """One table of a file. Values that are not what they should be become problems, and their defaults hold."""
+    """One table of a file. An invalid value becomes a problem, and its default is used."""
 
     def __init__(self, problems: Problems, path: KeyPath, values: Any) -> None:
         self.problems = problems
@@ -50,29 +50,29 @@ class Table:
         self.values: dict[str, Any] = values if isinstance(values, dict) else {}
 
     def check_keys(self, known: Collection[str], elsewhere: Mapping[str, str] | None = None) -> None:
-        """Every key that is not known is a problem. `elsewhere`: words that others have for the same."""
+        """Add a problem for each unknown key. `elsewhere`: the names that other programs use for the keys."""
         for key in self.values:
             if key not in known:
                 meant = suggest(key, known, elsewhere or {}) or f"; there are {', '.join(known)}"
                 self.add_problem(key, f"is not known here{meant}")
 
     def add_problem(self, key: str, problem: str) -> None:
-        """Something is wrong with the value of a key, or it is missing."""
+        """Add a problem of the value of a key, or of a missing key."""
         self.problems.add((*self.path, key), problem)
 
     def subtable(self, key: str) -> Table:
-        """The table under a key; an empty one where there is none."""
+        """Return the table under a key; an empty one if it is missing."""
         return Table(self.problems, (*self.path, key), self.values.get(key, {}))
 
     def tables(self, key: str) -> dict[str, Table]:
-        """The tables under a key, by their names, where these can be names."""
+        """Return the tables under a key, by their names. An invalid name is a problem."""
         found = self.subtable(key)
         for name in found.values:
             found.named(name, name)
         return {name: found.subtable(name) for name in found.values}
 
     def named(self, key: str, name: object) -> str | None:
-        """The name that stands at a key, if it can be one."""
+        """Return the name at a key; None if it is invalid."""
         try:
             return check_name(self.path[-1] if self.path else key, name)  # type: ignore[arg-type]
         except InvalidName as error:
@@ -80,7 +80,7 @@ class Table:
             return None
 
     def text(self, key: str) -> str | None:
-        """A text that is not empty."""
+        """Return a text that is not empty; None if it is missing or invalid."""
         value = self.values.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             self.add_problem(key, f"is a text, not {described(value)}")
@@ -88,7 +88,7 @@ class Table:
         return value
 
     def flag(self, key: str) -> bool:
-        """True or false; false where it is not there."""
+        """Return true or false; false if the key is missing."""
         value = self.values.get(key, False)
         if not isinstance(value, bool):
             self.add_problem(key, f"is true or false, not {described(value)}")
@@ -96,7 +96,7 @@ class Table:
         return value
 
     def count(self, key: str, default: int, smallest: int, largest: int) -> int:
-        """A whole number within bounds."""
+        """Return a whole number within bounds."""
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
             self.add_problem(key, f"is a whole number from {smallest:,} to {largest:,}, not {described(value)}")
@@ -104,7 +104,7 @@ class Table:
         return value
 
     def duration(self, key: str, default: int | None = None, *, positive: bool = True) -> int | None:
-        """A duration, in microseconds."""
+        """Return a duration in microseconds."""
         if key not in self.values:
             return default
         try:
@@ -119,12 +119,12 @@ class Table:
 
 
 def problem_of(error: InvalidDuration) -> str:
-    """What is wrong with a duration, without the name of the key."""
+    """Return the problem of a duration, without the name of the key."""
     return str(error).removeprefix(error.what).lstrip()
 
 
 def described(value: object) -> str:
-    """A value as a problem shows it: short, and as it is written in TOML."""
+    """Return a value as problems show it: short, and as written in TOML."""
     match value:
         case bool():
             return str(value).lower()
@@ -140,7 +140,7 @@ def described(value: object) -> str:
 
 
 def shown_file(file: Path) -> str:
-    """The path as a person in the working directory would write it."""
+    """Return the path relative to the working directory if the file is below it, else the absolute path."""
     try:
         return str(file.relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -151,22 +151,22 @@ _VARIABLE = re.compile(r"\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PREFIX = "REDRIVE_"
 _SECRETS = ("REDRIVE_TOKEN", "REDRIVE_URL")
-"""Which are for one address, and that is not one of a file."""
+"""Variables that belong to one address, which is never one of a file."""
 
 
 def variables_in(text: str) -> tuple[str, ...]:
-    """The names of the variables that a text has in it."""
+    """Return the names of the variables in a text."""
     return tuple(name for name, _ in _VARIABLE.findall(text))
 
 
 def find_syntax_error(text: str) -> str | None:
-    """What is wrong with how a text names its variables."""
+    """Return the problem of the syntax of variables in a text."""
     wrong = any(not end or _NAME.fullmatch(name) is None for name, end in _VARIABLE.findall(text))
-    return "has a ${ that begins no variable; write ${NAME}" if wrong else None
+    return "has a ${ that starts no variable; write ${NAME}" if wrong else None
 
 
 def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:
-    """What is wrong with the variables of an address: the author of the file could send any of them out by it."""
+    """Return the problem of the variables in an address: the author of the file could send secrets to that address."""
     for name in variables_in(text):
         if name not in allowed and (not name.startswith(_PREFIX) or name in _SECRETS):
             hint = "" if name in _SECRETS else f"call it {_PREFIX}{name}, or "
@@ -175,7 +175,7 @@ def not_for_addresses(text: str, allowed: Collection[str]) -> str | None:
 
 
 def expand_variables(text: str, environment: Mapping[str, str]) -> tuple[str, str | None]:
-    """The text with the values of its variables; and what is wrong, which never shows a value."""
+    """Return the text with its variables expanded, and the problem if there is one, which never shows a value."""
     problem = find_syntax_error(text)
     unset = [name for name in variables_in(text) if not environment.get(name)]
     if problem is None and unset:

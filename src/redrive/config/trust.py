@@ -1,6 +1,6 @@
-"""What the user has confirmed: files with the addresses that they may send secrets to, and folders.
+"""The files and folders that the user trusts, and the addresses to which those files may send secrets.
 
-It is kept in the user's own configuration folder, outside all projects: a project cannot confirm itself.
+The list is kept in the user's own configuration folder, outside all projects: a project cannot confirm itself.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from redrive.model.url import ENCODED, MAX_SHOWN_CHARS, SERVER_SCHEMES, redact_u
 FILE_NAME = "trusted.json"
 _POSTGRES = ("postgresql", "postgres")
 _OF_LIBPQ = ("PGPASSWORD", "PGSERVICE")
-"""Variables from which libpq takes a password, whatever the host."""
+"""Variables from which libpq takes a password, regardless of the host."""
 
 
 class TrustedFile(msgspec.Struct, frozen=True):
-    """A file that was confirmed, as it was then: with another owner, or another address, it is not this one."""
+    """A confirmed file. The confirmation does not hold for another owner, or for other addresses."""
 
     path: str
     owner: int | None
     addresses: tuple[str, ...] = ()
-    """All of them, without passwords."""
+    """All addresses of the file, without passwords."""
 
 
 class Trust(msgspec.Struct, frozen=True):
-    """All that was confirmed."""
+    """All confirmed files and folders."""
 
     files: tuple[TrustedFile, ...] = ()
     folders: tuple[str, ...] = ()
-    """In them and below, files are used although other users can change them."""
+    """Folders: files in them and below are used although other users can change them."""
 
     def covers(self, file: Path) -> bool:
         """Return whether a file may be used although another user can change it."""
@@ -61,13 +61,13 @@ class Trust(msgspec.Struct, frozen=True):
 
 
 def secret_for(url: str, environment: Mapping[str, str], *, has_token: bool) -> str | None:
-    """Return what of this user's secrets goes to an address that is opened, by its name; None if nothing does."""
+    """Return the name of the user's secret that is sent to an address when it is opened; None without one."""
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query))
         password = parts.password or options.get("password")
     except ValueError:
-        return None  # and so it is not opened
+        return None  # an invalid URL is not opened
     if parts.scheme in SERVER_SCHEMES:
         return "the token" if has_token else None
     if parts.scheme not in _POSTGRES or password:
@@ -78,7 +78,7 @@ def secret_for(url: str, environment: Mapping[str, str], *, has_token: bool) -> 
 
 
 def confirm_file(file: Path, addresses: tuple[str, ...]) -> TrustedFile:
-    """Write down that this file, of this owner, may be used and may send secrets to these addresses."""
+    """Record that this file, with its current owner, may be used and may send secrets to these addresses."""
     identities = tuple(_identity(address) for address in addresses)
     if None in identities:
         raise InvalidInput(f"an address in {file} cannot be read, and so not be confirmed; {ENCODED}")
@@ -88,19 +88,19 @@ def confirm_file(file: Path, addresses: tuple[str, ...]) -> TrustedFile:
 
 
 def confirm_folder(folder: Path) -> None:
-    """Write down that files in this folder and below may be used although other users can change them."""
+    """Record that files in this folder and below may be used although other users can change them."""
     _update(lambda trust: _with_folder(trust.without(str(folder)), str(folder)))
 
 
 def withdraw(path: Path) -> bool:
-    """Take back what was confirmed of a file or folder. Whether there was something."""
+    """Withdraw the confirmation of a file or folder. Return whether there was one."""
     before = load_trust()
     after = _update(lambda trust: trust.without(str(path)))
     return before != after
 
 
 def load_trust() -> Trust:
-    """Return all that this user confirmed. A list that others can change says nothing."""
+    """Return all that this user confirmed. A list that other users can change is ignored."""
     file = trust_file()
     if file is None or find_exposure(file) is not None:  # as for one that is not there
         return Trust()
@@ -113,7 +113,7 @@ def load_trust() -> Trust:
 
 
 def trust_file() -> Path | None:
-    """Where it is kept; None for a user without a home."""
+    """Return the path of the list; None for a user without a home."""
     named = os.environ.get("XDG_CONFIG_HOME", "")
     try:
         folder = Path(named) if os.path.isabs(named) else Path.home() / ".config"
@@ -123,7 +123,7 @@ def trust_file() -> Path | None:
 
 
 def _identity(address: str) -> str | None:
-    """What identifies an address, without a password; None where not all of its host can be shown."""
+    """Return the address without a password, which identifies it; None if its whole host cannot be shown."""
     shown = redact_url(address)
     return None if shown.endswith("://…") or len(shown) >= MAX_SHOWN_CHARS else shown
 
@@ -137,10 +137,10 @@ def _with_folder(trust: Trust, folder: str) -> Trust:
 
 
 def _update(change: Callable[[Trust], Trust]) -> Trust:
-    """Read, change and write, one process after the other; the file is replaced whole."""
+    """Read, change and write the list under a lock between processes; the file is replaced atomically."""
     file = trust_file()
     if file is None:
-        raise InvalidInput("this user has no home to keep the list in; set XDG_CONFIG_HOME to a folder of its own")
+        raise InvalidInput("this user has no home to keep the list in; set XDG_CONFIG_HOME to a folder for it")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (exposure := find_exposure(file.parent)) is not None:
@@ -169,7 +169,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # for its owner alone: 0600
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # its mode is 0600
     try:
         with open(descriptor, "wb") as opened:
             opened.write(data)

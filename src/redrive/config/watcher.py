@@ -1,7 +1,7 @@
-"""Looks whether the file was edited, about once a second. What is valid is applied; what is not is told, once.
+"""Polls the file for edits, about once a second. A valid edit is applied; an invalid one is logged once.
 
-A file that is being written can be read half, and half a file may well be valid. So a text counts only once two looks
-in a row have read it.
+A file that is being written can be read half, and half a file may be valid. So a text counts only after two polls in a
+row have read it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from redrive.errors import Closed, InvalidConfig, Problem, RedriveError, Untrust
 from redrive.telemetry import events
 
 POLL_SECONDS = 1.0
-"""How often. The file is small, so it is read each time: times of files are not to be trusted."""
+"""The interval between polls. The file is small, so it is read each time: modification times are not reliable."""
 _log = events.logger("redrive.config")
 
 
 class ConfigWatcher(BackgroundThread):
-    """Watches the file that a program runs by, from `start` to `close`.
+    """A thread that watches the config file of a program, from `start` to `close`.
 
-    `changed` is called with what a valid edit says, and may raise `InvalidConfig` where it cannot be applied: then, as
-    with an edit that is not valid, everything stays as it was. It is called again with each look, since its reason may
-    go away without another edit: a program is copied here after the file, or the store was in trouble.
+    `changed` is called with a valid edit, and may raise `InvalidConfig` if it cannot be applied: then, as with an
+    invalid edit, everything stays unchanged. It is called again at each poll, because the reason may disappear without
+    another edit: a program is installed after the file, or the store is available again.
     """
 
     def __init__(self, config: Config, changed: Callable[[Config], None]) -> None:
@@ -36,20 +36,20 @@ class ConfigWatcher(BackgroundThread):
         self._first = config
         self._changed = changed
         self._seen: str | None = config.text
-        """What was applied, or is wrong in itself. None: it is to be applied, whatever it is."""
+        """The text that was applied, or is invalid. None: the current text is to be applied, even if unchanged."""
         self._read: str | None = config.text
-        """What the last look read; None where it could not."""
+        """The text that the last poll read; None if it could not."""
         self._refused: tuple[str, str] | None = None
-        """The edit that could not be applied, and why."""
+        """The edit that could not be applied, and the reason."""
         self._is_missing = False
         self._looking = threading.Lock()
 
     def check(self) -> bool:
-        """Look once. Whether an edit was applied."""
+        """Poll once. Return whether an edit was applied."""
         with self._looking:
             try:
                 text = self._text()
-            except InvalidConfig as error:  # perhaps an editor is just writing it
+            except InvalidConfig as error:  # an editor may be writing it
                 if not self._is_missing:
                     _log.warning("config_unreadable", error=str(error))
                 self._is_missing = True
@@ -62,7 +62,7 @@ class ConfigWatcher(BackgroundThread):
             return self._apply(text)
 
     def _text(self) -> str:
-        """What the file says now, unless it has come into the hands of another user since it was read first."""
+        """Read the current text. Raises `UntrustedFile` if another user can change the file only since the start."""
         source = read_source(self._file)
         problem = None if self._first.exposure is not None else source.exposure
         if source.owner not in (self._first.owner, caller(), ROOT):
@@ -82,7 +82,7 @@ class ConfigWatcher(BackgroundThread):
             self._changed(config)
         except InvalidConfig as error:
             self._tell_invalid(text, error)
-            self._seen = None  # it is as new as before
+            self._seen = None  # apply it again at the next poll
             return False
         except Closed:
             self._end.set()
@@ -95,7 +95,7 @@ class ConfigWatcher(BackgroundThread):
         return True
 
     def _tell_invalid(self, text: str, error: InvalidConfig) -> None:
-        """Tell what is wrong with an edit, unless that was told of it last."""
+        """Log the problems of an edit, unless the last refused edit was the same with the same problems."""
         if self._refused != (text, str(error)):
             _log.error("config_invalid", file=str(self._file), problems=str(error).splitlines())
         self._refused = text, str(error)

@@ -1,4 +1,4 @@
-"""Commands of a file: from what a person wrote to a program that can be run."""
+"""The `[worker.NAME]` tables and commands of a file, parsed into programs that can be run."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ELSEWHERE = {
     "time_limit": "timeout",
     "workers": "concurrency",
 }
-"""What keys of workers are called in other programs."""
+"""Names of the keys in other programs, for suggestions."""
 MAX_CONCURRENCY = 1_000
 SHELL = "/bin/sh"
 
 
 def read_worker(table: Table, folder: str, hidden: Iterable[str]) -> WorkerOptions | None:
-    """A worker of the file."""
+    """Read a worker of the file; None if it is invalid."""
     table.check_keys(WORKER_KEYS, ELSEWHERE)
     queue = table.text("queue")
     if queue is not None:
@@ -64,7 +64,7 @@ def read_worker(table: Table, folder: str, hidden: Iterable[str]) -> WorkerOptio
 def program_from(
     table: Table, key: str, folder: str, hidden: Iterable[str], timeout: int | None = None
 ) -> CommandSpec | None:
-    """The program under a key: a text that is split as a shell does, or a list of words."""
+    """Return the program under a key: a text that is split as a shell does, or a list of words."""
     value = table.values.get(key)
     shell = table.flag("shell")
     limit = table.duration("timeout", timeout)
@@ -117,9 +117,9 @@ def _variables(table: Table) -> dict[str, str]:
 
 
 def resolve_program(program: CommandSpec) -> tuple[CommandSpec, dict[str, str]]:
-    """The program with variables of this environment filled in; and those that cannot be, with what is wrong.
+    """Return the program with its variables expanded from this environment, and the problem of each that cannot be.
 
-    Only where it is about to run: whoever reads the file for something else need not have its secrets.
+    Called only before it runs: a process that reads the file for another purpose does not need its secrets.
     """
     variables, problems = {}, {}
     for name, text in program.variables.items():
@@ -130,7 +130,7 @@ def resolve_program(program: CommandSpec) -> tuple[CommandSpec, dict[str, str]]:
 
 
 def why_not_runnable(program: CommandSpec) -> str | None:
-    """Why a program cannot be started here; None where nothing speaks against it."""
+    """Return the reason why a program cannot be started here; None if it can."""
     name = program.argv[0]
     if not os.path.isdir(program.cwd):
         return f"the folder {program.cwd} does not exist"

@@ -1,1 +1,1 @@
-"""The commands: one file for each command or family."""
+"""The commands: one file for each command or family of commands."""

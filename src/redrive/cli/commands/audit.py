@@ -1,4 +1,4 @@
-"""`redrive audit`: who changed what by hand, or by a rule; and who let others in."""
+"""`redrive audit`: changes by operators and rules, and changes of tokens."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _COLUMNS = {"when": "<", "who": "~", "what": "~", "items": ">", "queue": "~", "n
 _LARGEST_PAGE = 1000
 _EVER = Instant(2**62)
 WORDS = {
-    "archive": "archived", "bury": "buried", "done": "taken as done", "drop": "dropped", "fail": "failed by hand",
+    "archive": "archived", "bury": "buried", "done": "marked as done", "drop": "dropped", "fail": "failed manually",
     "import": "imported", "move": "moved", "purge": "purged", "redrive": "redriven",
     "reschedule": "rescheduled", "restore": "restored", "retry": "retried", "undo": "undone",
     "update_queue": "settings changed", "pause_queue": "queue paused", "resume_queue": "queue resumed",
-    "delete_queue": "queue deleted", "create_token": "token made", "revoke_token": "token revoked",
+    "delete_queue": "queue deleted", "create_token": "token created", "revoke_token": "token revoked",
 }  # fmt: skip
-"""The verbs of the audit, as a person says them."""
+"""The verbs of the audit as they are printed."""
 _SET = {"running": "resumed", "rate": "rate changed", "watching": "waits for its canaries"}
 
 
-@command("audit", short_help="Who changed what by hand.")
+@command("audit", short_help="Show who changed items, queues and tokens.")
 @click.option(
     "--limit",
     type=click.IntRange(1, _LARGEST_PAGE),
     default=50,
     show_default=True,
-    help="Most entries to print, beside those about tokens of the same time.",
+    help="Maximum number of entries to print, in addition to those about tokens of the same time.",
 )
-@click.option("--before", type=int, metavar="NUMBER", help="Go on before the entry of this number.")
+@click.option("--before", type=int, metavar="NUMBER", help="Continue before the entry with this number.")
 def audit(limit: int, before: int | None) -> None:
-    """Who changed what by hand, or by a rule such as retention. The newest is first.
+    """Show who changed items, queues and tokens: operators, and rules such as retention. The newest entry is first.
 
-    Tokens made and revoked are among it, for those who may make some.
+    Created and revoked tokens are shown only to users who may create tokens.
     """
     with open_target() as broker:
         here = broker.core.store.namespace
@@ -53,12 +53,12 @@ def audit(limit: int, before: int | None) -> None:
     found = [(here, entry) for entry in entries]
     if here != TOKENS_NAMESPACE and not find_target().is_memory:
         found += [(TOKENS_NAMESPACE, entry) for entry in _of_tokens(since, until)]
-        found.sort(key=lambda each: each[1].at, reverse=True)  # those of one instant stay as they are
+        found.sort(key=lambda each: each[1].at, reverse=True)  # stable: entries of one instant keep their order
     if as_json():
         print_json([_form(namespace, entry) for namespace, entry in found])
         return
     if not found:
-        print_line("Nobody has changed anything by hand.")
+        print_line("The audit is empty.")
         return
     table(_COLUMNS, [_row(entry) for _, entry in found], least=("items", "queue", "note", "who"))
     if len(entries) == limit:
@@ -66,8 +66,8 @@ def audit(limit: int, before: int | None) -> None:
 
 
 def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
-    """What was done to tokens in that time, the newest first. Nothing for those who may not know, and none where no
-    token was ever made: some stores have no namespace then."""
+    """Yield the changes of tokens in that time, the newest first. Empty without the right to read them, and if no token
+    was ever created: some stores have no namespace then."""
     with suppress(AccessError, StoreUnavailable), open_target(namespace=TOKENS_NAMESPACE) as broker:
         before: int | None = None
         while page := broker.audit(_LARGEST_PAGE, before=before):
@@ -78,7 +78,7 @@ def _of_tokens(since: Instant, until: Instant) -> Iterator[AuditEntry]:
 
 
 def describe_entry(entry: AuditEntry) -> str:
-    """What was done, as a person says it. A verb of a later release stands as it is."""
+    """Return the change as it is printed. A verb of a later release is printed unchanged."""
     how, _, of = entry.verb.partition(" ")
     if how == "start":
         return f"{of} started"

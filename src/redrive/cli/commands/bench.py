@@ -1,4 +1,4 @@
-"""`redrive bench`: how fast this store is, here and now."""
+"""`redrive bench`: measurement of the throughput and latency of the store."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 NAMESPACE = "redrive-bench"
-"""Where it measures: beside all that is yours."""
+"""The namespace of the measurement, separate from all others."""
 MOST_ITEMS = 20_000
-"""No more are put, however fast the store is."""
+"""The largest number of calls in one measurement."""
 _COLUMNS = {"what": "<", "callers": ">", "items": ">", "per second": ">", "median ms": ">", "99% ms": ">"}
 
 
@@ -36,22 +36,22 @@ class Figure(msgspec.Struct, frozen=True):
     p99_ms: float
 
 
-@command("bench", short_help="Measure how fast this store is, here and now.")
+@command("bench", short_help="Measure the speed of this store.")
 @click.option("--seconds", type=click.FloatRange(0.05, 60), default=1.0, show_default=True,
-              help="How long each of the four measurements takes, about.")  # fmt: skip
-@click.option("--callers", type=click.IntRange(1, 1000), default=64, show_default=True, help="How many call at once.")
+              help="Approximate duration of each of the four measurements.")  # fmt: skip
+@click.option("--callers", type=click.IntRange(1, 1000), default=64, show_default=True, help="Concurrent callers.")
 @click.option("--size", type=click.IntRange(0, 1_000_000), default=200, show_default=True, help="Bytes of a payload.")
 def bench(seconds: float, callers: int, size: int) -> None:
-    """Measure puts, and leases with completions: one after the other, and with many callers at once.
+    """Measure puts, and leases with completions: first one by one, then with many concurrent callers.
 
-    It works in the namespace redrive-bench of the store, and removes its queue when it is done. It shares the machine
-    and the store with whatever runs there; the figures are of now and here. What is acknowledged is as durable as
-    always: that is what is measured.
+    It works in the namespace redrive-bench of the store, and removes its queue at the end. Other programs on the
+    machine and on the store affect the figures. Acknowledged calls are as durable as always, and the figures include
+    the time for that.
     """
     place = find_target()
     queue = f"bench-{uuid4().hex[:8]}"
     payload = b"x" * size
-    open_place(place).close()  # a store that is not there is not begun
+    open_place(place).close()  # fails if there is no store: none is created
     with open_place(place, namespace=NAMESPACE, create=True) as broker:
         level = broker.durability()
         broker.create_queue(queue)
@@ -88,7 +88,7 @@ def _work(broker: Broker, queue: str, seconds: float) -> Figure:
 
 
 def _repeated(what: str, seconds: float, act: Callable[[], Any]) -> Figure:
-    """As often as it goes. Ends early where there is nothing more to do."""
+    """Repeat a call until the time has expired. Ends early if there is nothing more to do."""
     took: list[float] = []
     began = time.perf_counter()
     last = began

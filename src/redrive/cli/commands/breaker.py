@@ -28,43 +28,43 @@ _SHOWN_DIGITS = 8
 
 @click.group()
 def breaker() -> None:
-    """Circuit breakers: what is open, open one, close one.
+    """Circuit breakers: list, open, close.
 
-    A breaker opens after too many failures, as the setting `breakers` of its queue says. Then what would fail like that
-    waits, until a probe succeeds.
+    A breaker opens after too many failures, as the setting `breakers` of its queue says. Then items that would fail in
+    the same way wait, until a probe succeeds.
 
     \b
-    redrive breaker list                               which are open, why, and how many items wait
+    redrive breaker list                               open breakers, why, and how many items wait
     redrive breaker open payments --for 10m            give no leases for ten minutes, then try one item
-    redrive breaker close payments --class network     release all that waits for it, without a probe
+    redrive breaker close payments --class network     release its waiting items without a probe
     """
 
 
 def _kind_options(function: _F) -> _F:
     classes = [each.value for each in ErrorClass]
-    text = "For failures of this class: items that fail like that wait, all others pass."
+    text = "For failures of this class: items that fail with it wait, all others pass."
     decorated: Any = click.option("--class", "error_class", type=click.Choice(classes), metavar="CLASS", help=text)(
         click.option(
             "--fingerprint",
             metavar="GROUP",
-            help="For failures of this one cause, as `redrive dead groups` shows it: "
-            "its first digits, or all 16 if nothing died of it.",
+            help="For failures with this cause, as `redrive dead groups` shows it: "
+            "its first digits, or all 16 if no dead letter has it.",
         )(function)
     )
     result: _F = decorated
     return result
 
 
-_note_option = click.option("--note", metavar="TEXT", help="Why, for the audit.")
+_note_option = click.option("--note", metavar="TEXT", help="The reason, for the audit.")
 _queue_argument = click.argument("queue", shell_complete=complete_queue)
 
 
 @breaker.command("list", cls=StoreCommand)
 @click.argument("queue", required=False, shell_complete=complete_queue)
 def list_(queue: str | None) -> None:
-    """Breakers that are not closed, of all queues or of one QUEUE.
+    """List breakers that are not closed, of all queues or of one QUEUE.
 
-    WAITING counts the items that wait for it, PROBE is when the next ones are tried.
+    WAITING is the number of items that wait for a breaker, PROBE the time of its next probe.
     """
     with open_target() as broker:
         found = broker.list_breakers(queue)
@@ -92,12 +92,12 @@ def _row(each: BreakerStatus) -> tuple[object, ...]:
 
 
 def short_kind(kind: str) -> str:
-    """The kind of a breaker to print: of a fingerprint, as many digits as of a group."""
+    """Return the kind of a breaker for printing: a fingerprint is cut to the digits that groups are printed with."""
     return kind[: len(fingerprint_kind("")) + _SHOWN_DIGITS] if rule_key(kind) == FINGERPRINT else kind
 
 
 def close_command(each: BreakerStatus) -> str:
-    """The command that closes a breaker."""
+    """Return the command that closes a breaker."""
     match rule_key(each.kind):
         case "queue":
             option = ""
@@ -112,14 +112,14 @@ def close_command(each: BreakerStatus) -> str:
 @_queue_argument
 @_kind_options
 @click.option(
-    "--for", "open_for", metavar="TIME", help="Until the first probe. Not given: the rule's open_for, or 30s."
+    "--for", "open_for", metavar="TIME", help="Time until the first probe. Default: the rule's open_for, or 30s."
 )
 @_note_option
 def open_(queue: str, error_class: str | None, fingerprint: str | None, open_for: str | None, note: str | None) -> None:
     """Open a breaker: of the whole QUEUE, of a --class of errors, or of one --fingerprint.
 
-    After the time given it lets a probe through, and closes if that succeeds. One that is open is not changed. To stop
-    a queue until you resume it: `redrive queue pause`.
+    After the given time it lets a probe through, and closes if that succeeds. A breaker that is already open is not
+    changed. To stop a queue until you resume it: `redrive queue pause`.
     """
     with open_target() as broker:
         kind = _kind(error_class, fingerprint, lambda typed: _group(broker, typed))
@@ -139,7 +139,7 @@ def open_(queue: str, error_class: str | None, fingerprint: str | None, open_for
 @_kind_options
 @_note_option
 def close(queue: str, error_class: str | None, fingerprint: str | None, note: str | None) -> None:
-    """Close a breaker without waiting for its probe: what waits for it is released."""
+    """Close a breaker without waiting for its probe, and release the items that wait for it."""
     with open_target() as broker:
         kind = _kind(error_class, fingerprint, lambda typed: _open_fingerprint(broker, queue, typed))
         released = broker.close_breaker(queue, kind, note=note)
@@ -157,12 +157,12 @@ def close(queue: str, error_class: str | None, fingerprint: str | None, note: st
 
 def _kind(error_class: str | None, fingerprint: str | None, whole: Callable[[str], str]) -> str:
     if error_class is not None and fingerprint is not None:
-        raise click.UsageError("--class and --fingerprint were both given; a breaker is of one kind: leave one out")
+        raise click.UsageError("--class and --fingerprint were both given; a breaker is of one kind: omit one")
     return error_class or (QUEUE if fingerprint is None else fingerprint_kind(whole(fingerprint)))
 
 
 def _group(broker: Broker, typed: str) -> str:
-    """The fingerprint of the group of dead letters with these first digits. A whole one need not have any letters."""
+    """Return the fingerprint of the group with this prefix. A complete one need not have any dead letters."""
     return typed if len(typed) == _FINGERPRINT_DIGITS else selection.fingerprint(broker, typed)
 
 
@@ -175,7 +175,7 @@ class _NotOpen(NotFound):
 
 
 def _open_fingerprint(broker: Broker, queue: str, typed: str) -> str:
-    """The fingerprint of the one open breaker of a queue with these first digits."""
+    """Return the fingerprint of the one open breaker of a queue with this prefix."""
     prefix = fingerprint_kind("")
     kinds = [each.kind for each in broker.list_breakers(queue) if each.kind.startswith(prefix + typed)]
     if not kinds:

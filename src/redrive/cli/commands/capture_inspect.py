@@ -50,7 +50,7 @@ _COLUMNS = {"task": "~", "status": "<", "category": "<", "retries": ">", "next":
 _CAUSES = {"count": ">", "last": ">", "cause": "~"}
 _TEMPLATES = {"template": "<", "category": "<", "policy": "<", "retries": ">", "advice": "~"}
 _FULL_PERCENT = 80
-"""From here on a queue is nearly full."""
+"""The utilization from which on a queue is nearly full."""
 queue_option = click.option(
     "--queue",
     "-q",
@@ -63,7 +63,7 @@ queue_option = click.option(
 
 
 class NoCaptureQueue(NotFound):
-    """There is no such queue: nothing was captured in it."""
+    """A capture queue that does not exist: nothing was captured in it."""
 
     code = "queue_not_found"
 
@@ -78,7 +78,7 @@ class NoCaptureQueue(NotFound):
 
 @contextmanager
 def open_queue(queue: str) -> Iterator[Broker]:
-    """A broker on the store of this command, for a capture queue."""
+    """Open a broker on the store of this command, for a capture queue."""
     try:
         with open_target() as broker:
             yield broker
@@ -87,7 +87,7 @@ def open_queue(queue: str) -> Iterator[Broker]:
 
 
 def find_task(broker: Broker, queue: str, typed: str, *, redacted: bool = True) -> Item:
-    """The item of a task: by its task id, or by the first digits of the id of its item."""
+    """Return the item of a task: by its task id, or by the first digits of the id of its item."""
     try:
         return broker.run_flow(administration.get_item(broker.core, queue, typed, redacted=redacted))
     except (NotFound, Forbidden) as error:
@@ -109,8 +109,8 @@ def _by_item_id(
 @command("status")
 @queue_option
 def status(queue: str) -> None:
-    """One screen for whoever is on call: what was captured, what waits, what is exhausted and of what, whether retries
-    run, and what to type next."""
+    """Show an overview: what was captured, which tasks wait, which are exhausted and why, whether retries run, and the
+    commands to type next."""
     with open_queue(queue) as broker:
         found = broker.run_flow(administration.statistics(broker.core, queue))
         if as_json():
@@ -160,7 +160,7 @@ def _due_text(due: Instant) -> str:
 
 
 def coloured_as(text: str, status: str) -> str:
-    """A text in the colour of a status, if that has one."""
+    """Return a text in the colour of a status, if that has one."""
     return click.style(text, fg=COLOURS.get(status)) if status and in_colour() else text
 
 
@@ -185,7 +185,7 @@ def _print_causes(causes: tuple[Group, ...]) -> None:
 
 
 def _next_steps(queue: str, found: Mapping[str, Any], causes: tuple[Group, ...]) -> Iterator[str]:
-    """What to type next, the most urgent first."""
+    """Yield the commands to type next, the most urgent first."""
     at = "" if queue == DEFAULT_QUEUE else f" -q {queue}"
     counts = found["status_breakdown"]
     waits = counts["pending"] + counts["retrying"]
@@ -209,10 +209,10 @@ def _next_steps(queue: str, found: Mapping[str, Any], causes: tuple[Group, ...])
     "--category", type=click.Choice([*map(str, ErrorCategory)]), help="Only tasks whose error is of this kind."
 )
 @click.option("--policy", metavar="NAME", help="Only tasks with this retry policy.")
-@click.option("--since", metavar="TIME", help="That failed since then: how long ago, as in 2h, or a date and time.")
-@click.option("--before", metavar="TIME", help="That failed before then.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most tasks to print.")
-@click.option("--cursor", help="Continue where the page before ended.")
+@click.option("--since", metavar="TIME", help="Only tasks that failed since then: as in 2h, or a date and time.")
+@click.option("--before", metavar="TIME", help="Only tasks that failed before then.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of tasks.")
+@click.option("--cursor", help="Continue after the page that printed this cursor.")
 def list_(
     queue: str,
     status: str | None,
@@ -223,7 +223,7 @@ def list_(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """Captured tasks that meet all conditions given, the newest first."""
+    """List captured tasks that meet all given conditions, the newest first."""
     where = TaskFilter.parse(status, category, policy, _time(since), _time(before), None)
     with open_queue(queue) as broker:
         items, position = broker.run_flow(administration.list_items(broker.core, queue, where, limit, cursor))
@@ -264,11 +264,11 @@ def _row(view: TaskView, item: Item) -> tuple[object, ...]:
 @command("show")
 @click.argument("task", metavar="TASK")
 @queue_option
-@click.option("--secrets", is_flag=True, help="Also show what is redacted: passwords, keys, tokens.")
+@click.option("--secrets", is_flag=True, help="Also show redacted values: passwords, keys, tokens.")
 def show(task: str, queue: str, secrets: bool) -> None:
-    """One task: what failed, why, the end of the traceback, its retries, and what to type next.
+    """Show one task: its error, the end of the traceback, its retries, and the commands to type next.
 
-    TASK is its task id, or the first digits of the id of its item. Passwords, keys and tokens read [redacted].
+    TASK is its task id, or the first digits of the id of its item. Passwords, keys and tokens are shown as [redacted].
     """
     with open_queue(queue) as broker:
         item = find_task(broker, queue, task, redacted=not secrets)
@@ -333,7 +333,7 @@ def _steps_of(view: TaskView, queue: str) -> list[str]:
         case DeadLetterStatus.PENDING:
             return [f"\nRetry it now: {command_line(f'capture retry{at} {id}')}"]
         case DeadLetterStatus.ARCHIVED:
-            return [f"\nTake it out of the archive: {command_line(f'capture restore{at} {id}')}"]
+            return [f"\nRestore it from the archive: {command_line(f'capture restore{at} {id}')}"]
         case _:
             return []
 
@@ -341,15 +341,15 @@ def _steps_of(view: TaskView, queue: str) -> list[str]:
 @command("templates")
 @click.option("--category", type=click.Choice([*map(str, ErrorCategory)]), help="Only failures of this kind.")
 def templates(category: str | None) -> None:
-    """Common failures that errors are compared with, in this order: category, policy, retries, and what an operator can
-    do. It reads no store. A program adds its own with add_template, and those are not listed here."""
+    """List the common failures that errors are compared with, in this order: category, policy, retries, and advice for
+    operators. It reads no store. Templates that a program adds with add_template are not listed."""
     found = [each for each in list_templates() if category in (None, each.category)]
     if as_json():
         print_json({"templates": [_template_form(each) for each in found]})
         return
     rows = [(each.name, each.category.value, str(each.policy), each.max_retries, each.advice) for each in found]
     table(_TEMPLATES, rows, least=("retries", "category"))
-    print_note("\nThe task that fits one shows it: redrive capture show TASK")
+    print_note("\nThe template of a task is in: redrive capture show TASK")
 
 
 def _template_form(template: FailureTemplate) -> dict[str, object]:

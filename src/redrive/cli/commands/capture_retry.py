@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 
 Outcome = dict[str, Any]
 tasks_argument = click.argument("tasks", nargs=-1, metavar="[TASK]...")
-exhausted_option = click.option("--exhausted", is_flag=True, help="All tasks of the queue that are exhausted.")
+exhausted_option = click.option("--exhausted", is_flag=True, help="All exhausted tasks of the queue.")
 
 
 @command("retry")
 @tasks_argument
 @queue_option
 @exhausted_option
-@click.option("--app", metavar="MODULE:NAME", help="Run the tasks here and now, by the DeadLetterQueue of this module.")
+@click.option(
+    "--app", metavar="MODULE:NAME", help="Run the tasks in this process, with the DeadLetterQueue of this module."
+)
 @bulk_change.operation_options
 @confirm_options(final=False)
 def retry(
@@ -48,7 +50,7 @@ def retry(
     yes: int | str | None,
     **options: Any,
 ) -> None:
-    """Make tasks due now, with all their retries again: a retry processor runs them.
+    """Make tasks due now, with their retries counted from 0: a retry processor runs them.
 
     TASK is a task id, or the first digits of the id of its item. With --app each task runs once, here, by the callback
     or the guarded function of the module; if that fails, the task is unchanged, and the exit code is 5.
@@ -79,12 +81,12 @@ def retry(
 
 def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None) -> None:
     if bool(tasks) == exhausted:
-        raise click.UsageError("Give task ids, or --exhausted for all that are exhausted")
+        raise click.UsageError("Give task ids, or --exhausted for all exhausted tasks")
     if app is not None and exhausted:
-        raise click.UsageError("--app is for tasks that are named; redrive work runs all that are due")
+        raise click.UsageError("--app is for named tasks; redrive work runs all tasks that are due")
     given = [name for name in bulk_change.OF_MANY if was_given(name)]
     if tasks and given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} is for --exhausted; leave it out")
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is for --exhausted; omit it")
 
 
 @command("archive")
@@ -96,7 +98,7 @@ def _check_choice(tasks: Sequence[str], exhausted: bool, app: str | None = None)
 def archive(
     tasks: tuple[str, ...], queue: str, exhausted: bool, dry_run: bool, yes: int | str | None, **options: Any
 ) -> None:
-    """Put tasks aside: they are not retried, do not count for max_size, and can be restored."""
+    """Archive tasks: they are not retried, do not count for max_size, and can be restored."""
     _check_choice(tasks, exhausted)
     with open_queue(queue) as broker:
         if exhausted:
@@ -110,7 +112,7 @@ def archive(
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 @queue_option
 def restore(tasks: tuple[str, ...], queue: str) -> None:
-    """Take tasks out of the archive."""
+    """Restore tasks from the archive."""
     with open_queue(queue) as broker:
         _change(broker, queue, tasks, lambda item: _moved(broker, item, Verb.RESTORE))
 
@@ -120,9 +122,9 @@ def restore(tasks: tuple[str, ...], queue: str) -> None:
 @click.option("--final", is_flag=True, help="Remove them permanently.")
 @confirm_options(final=False)
 def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None:
-    """Drop all tasks that wait or are exhausted. They can be restored for keep_dropped of the queue.
+    """Drop all waiting and exhausted tasks. They can be restored for keep_dropped of the queue.
 
-    Tasks that are being retried now stay, and so do completed and archived ones.
+    Tasks that are being retried now are not dropped, nor are completed and archived ones.
     """
     word = "removed" if final else "dropped"
     with open_queue(queue) as broker:
@@ -138,10 +140,10 @@ def clear(queue: str, final: bool, dry_run: bool, yes: int | str | None) -> None
     elif dry_run:
         print_line(f"{pluralize(count, 'task')} would be {word}")
     else:
-        print_line(f"{pluralize(cleared, 'task')} {word}" if count else f"Nothing is to be {word}.")
+        print_line(f"{pluralize(cleared, 'task')} {word}" if count else f"There is nothing to be {word}.")
         if until is not None:
             restore = command_line(f"dead restore -q {queue} --where dropped=true")
-            print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
+            print_note(f"  until {format_instant(until)}, this restores all dropped tasks: {restore}")
     click.get_current_context().exit(error_output.OK if dry_run or cleared else error_output.NOTHING)
 
 
@@ -151,7 +153,7 @@ def _moved(broker: Broker, item: Item, verb: Verb) -> Outcome:
 
 
 def _change(broker: Broker, queue: str, tasks: Sequence[str], act: Callable[[Item], Outcome]) -> None:
-    """Change each task, print how each ended, and exit with the code of what went wrong."""
+    """Change each task, print each outcome, and exit with the code of the failures."""
 
     def outcome(task: str) -> Outcome | RedriveError:
         try:
@@ -164,7 +166,7 @@ def _change(broker: Broker, queue: str, tasks: Sequence[str], act: Callable[[Ite
 
 
 def _run_here(tasks: Sequence[str], app: str) -> None:
-    """Run tasks in this process. The module says which store and queue it is."""
+    """Run tasks in this process. The module determines the store and the queue."""
     for option in ("url", "token", "namespace"):
         if get_option(option) is not None:
             raise click.UsageError(f"--{option} is not for --app: the module says which store it is")
@@ -195,7 +197,7 @@ async def _retry_async(dlq: AsyncDeadLetterQueue, tasks: Sequence[str]) -> dict[
 
 
 def _task_id(dlq: DeadLetterQueue | AsyncDeadLetterQueue, typed: str) -> str | NotFound:
-    """Return the id of the task that is meant, or the error."""
+    """Return the id of the task that was typed, or the error."""
     (broker,) = dlq.brokers
     try:
         return task_of_item(find_task(broker, dlq.name, typed, redacted=False)).task_id
@@ -206,7 +208,7 @@ def _task_id(dlq: DeadLetterQueue | AsyncDeadLetterQueue, typed: str) -> str | N
 
 
 class RetryFailed(RedriveError):
-    """A task ran here, and failed; or it did not run."""
+    """A task that ran here and failed, or that did not run."""
 
     code = "task_failed"
 
@@ -219,7 +221,7 @@ def _outcome_of(answer: Outcome) -> Outcome | RedriveError:
 
 
 def _report(outcomes: dict[str, Outcome | RedriveError]) -> None:
-    """Print how each task ended. A single one that was refused is the error of the command."""
+    """Print the outcome of each task. If there is only one and it was refused, that is the error of the command."""
     refused = [outcome for outcome in outcomes.values() if isinstance(outcome, RedriveError)]
     if len(outcomes) == 1 and refused:
         raise refused[0]

@@ -1,4 +1,4 @@
-"""`redrive config`: check, show and trust redrive.toml, and see who manages which queue."""
+"""`redrive config`: check, show, apply and trust redrive.toml, and release queues from it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from redrive.model.url import redact_url
 
 @click.command(cls=StoreCommand)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--list", "listing", is_flag=True, help="Print all that was confirmed.")
-@click.option("--remove", is_flag=True, help="Take back what was confirmed of this file or folder.")
+@click.option("--list", "listing", is_flag=True, help="Print all confirmed files and folders.")
+@click.option("--remove", is_flag=True, help="Withdraw the confirmation of this file or folder.")
 def trust(path: Path | None, listing: bool, remove: bool) -> None:
     """Confirm a file: a token may be sent to its addresses, and it is used although other users can change it.
 
     Without PATH it is the file that every command would use. Path, owner and addresses are kept in the configuration
     folder of this user; with another owner or address, a file has to be confirmed again. With the path of a folder,
-    all files in it and below are used, although other users can change them; that sends no token anywhere.
+    all files in it and below are used although other users can change them, but no token is sent to their addresses.
     """
     if listing:
         _print()
@@ -57,9 +57,9 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
 def check_secrets(
     file: Path, store: StoreOptions, environment: Mapping[str, str] = os.environ, *, has_token: bool, ask: bool
 ) -> None:
-    """Return if nothing secret would be sent to an address of a file, or the user has confirmed that.
+    """Return if no secret would be sent to an address of a file, or the user has confirmed that.
 
-    A person in a terminal is asked, unless `ask` says otherwise. Raises `UntrustedFile`.
+    In a terminal the user is asked, if `ask` is true. Otherwise raises `UntrustedFile`.
     """
     keys: dict[tuple[str, ...], str] = {("url",): store.url}
     keys |= {("stores", name): url for name, url in store.stores.items()}
@@ -102,7 +102,7 @@ def _print() -> None:
 
 @click.group()
 def config() -> None:
-    """The file redrive.toml: is it right, what does it say, which queues does it manage."""
+    """The file redrive.toml: check, show, apply and trust it, and release queues from it."""
 
 
 config.add_command(trust)
@@ -111,10 +111,10 @@ config.add_command(trust)
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def check(file: Path | None) -> None:
-    """See whether the file can be used, without a look at any store.
+    """Check whether the file can be used, without opening any store.
 
-    All that is wrong is printed, with file, line and key, and the exit code is 3. Commands that are not there on this
-    machine are wrong too.
+    All problems are printed with file, line and key, and the exit code is 3. A command that does not exist on this
+    machine is a problem too.
     """
     found = _load(file)
     problems = missing_programs(found, found.workers)
@@ -127,13 +127,13 @@ def check(file: Path | None) -> None:
         numbers = {name: len(getattr(found, name)) for name in ("queues", "captures", "workers")}
         print_json({"file": str(found.file), **numbers})
     else:
-        print_line(f"{shown_file(found.file)} is right: {counts}")
+        print_line(f"{shown_file(found.file)} is valid: {counts}")
 
 
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def show(file: Path | None) -> None:
-    """Print what the file says, with variables filled in where they are set, and passwords left out."""
+    """Print the contents of the file without passwords. Variables are expanded if they are set."""
     found = _load(file, needs_store=False)
     if as_json():
         print_json(_form(found))
@@ -157,9 +157,9 @@ def show(file: Path | None) -> None:
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def apply(file: Path | None) -> None:
-    """Set in the store what the file says, once. `redrive work` and `redrive serve` do so by themselves.
+    """Apply the file to the store, once. `redrive work` and `redrive serve` do so automatically.
 
-    Queues that are missing are created. Either all of the file is applied or nothing.
+    Missing queues are created. Either the whole file is applied, or nothing of it.
     """
     from redrive.config.apply import apply as apply_file
 
@@ -181,7 +181,7 @@ def apply(file: Path | None) -> None:
 @config.command(cls=StoreCommand)
 @click.argument("queue")
 def release(queue: str) -> None:
-    """Let a queue be managed by no file any more: for a file that is gone for good.
+    """Release a queue from the file that manages it, if that file no longer exists.
 
     A file that still has the queue manages it again as soon as it is applied.
     """
@@ -190,9 +190,7 @@ def release(queue: str) -> None:
     if as_json():
         print_json({"queue": queue, "released": was_managed})
     else:
-        print_line(
-            f"queue '{queue}' is managed by no file" + (" any more" if was_managed else "; nothing was to be done")
-        )
+        print_line(f"queue '{queue}' is " + ("no longer managed by a file" if was_managed else "not managed by a file"))
 
 
 def _load(file: Path | None, *, needs_store: bool = True) -> Config:

@@ -23,11 +23,15 @@ from redrive.model.text import pluralize, visible_json
 @command("export")
 @condition_options()
 @click.option("--status", type=click.Choice([*map(str, Status), "any"]), default=Status.DEAD.value, show_default=True,
-              help="Items in this status; any means every item.")  # fmt: skip
+              help="Only items in this status; any selects all.")  # fmt: skip
 @click.option("--to", "target", type=click.Path(dir_okay=False, allow_dash=True), default="-",
-              help="The file to write; stdout if not given.")  # fmt: skip
-@click.option("--secrets", is_flag=True, help="Write what looks like a secret too. Only then it can be imported again.")
-@click.option("--cursor", help="Go on behind the cursor of an export that was interrupted.")
+              help="The file to write; default: stdout.")  # fmt: skip
+@click.option(
+    "--secrets",
+    is_flag=True,
+    help="Also write values that look like secrets. Without it, items with such values cannot be imported.",
+)
+@click.option("--cursor", help="Continue after the cursor of an interrupted export.")
 def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
     """Write items as lines of JSON, with payload, history and deaths (docs/reference/export-format.md).
 
@@ -39,7 +43,7 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
         where = conditions(broker, status=status) if was_given("status") else {"status": status, **conditions(broker)}
         total = broker.count(**where)
         count = 0
-        in_terminal = target == "-" and sys.stdout.isatty()  # elsewhere the bytes are as they are
+        in_terminal = target == "-" and sys.stdout.isatty()  # elsewhere the bytes are not escaped
         with _written(target) as file, progress_bar("export", total, hidden=in_terminal) as shown:
             for line in broker.export(cursor=cursor, redacted=not secrets, **where):
                 file.write(visible_json(line.decode()).encode() if in_terminal else line)
@@ -52,10 +56,10 @@ def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
 @command("import")
 @click.argument("source", type=click.File("rb"), default="-", metavar="[FILE]")
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue,
-              help="Put all items into this queue; else into the queues of the names that they had.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only read the lines, and say how many items they have.")
+              help="Put all items into this queue; default: the queues with the names in the export.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only read the lines, and count their items.")
 def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
-    """Put what an export wrote, from a FILE or stdin. What was imported before is ignored.
+    """Put the items of an export from a FILE or stdin. Items that were imported before are ignored.
 
     Every item gets a new id, and keeps its history. After an interruption, import the same file again.
     """
@@ -73,7 +77,7 @@ def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
 
 
 def _written(target: str) -> IO[bytes]:
-    """The file to write, opened."""
+    """Open the file to write."""
     try:
         return cast("IO[bytes]", click.open_file(target, "wb"))
     except OSError as error:
@@ -81,7 +85,7 @@ def _written(target: str) -> IO[bytes]:
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """What of a line of an export says whether it can be imported."""
+    """The fields of a line of an export that decide whether it can be imported."""
 
     format: int
     queue: str | None = None
@@ -90,7 +94,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def _counted(source: IO[bytes], queues: set[str], queue: str | None) -> dict[str, Any]:
-    """What the lines have, without asking whether they were imported before."""
+    """Count the items of the lines, without checking whether they were imported before."""
     items, missing, redacted = 0, set(), 0
     for number, text in enumerate(source, start=1):
         if not text.strip():
@@ -118,7 +122,7 @@ def _print(done: dict[str, Any]) -> None:
     print_line(f"{pluralize(done['items'], 'item')} would be imported")
     if done["redacted"]:
         print_line(
-            f"  {done['redacted']:,} of them cannot be: their secrets were hidden; export them again with --secrets"
+            f"  {done['redacted']:,} of them cannot be imported: their secrets are redacted; export them with --secrets"
         )
     for name in done["missing_queues"]:
         print_line(f"  queue {name} does not exist: {command_line(f'queue create {name}')}, or give --queue")

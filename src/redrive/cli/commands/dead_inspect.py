@@ -1,4 +1,4 @@
-"""`redrive dead groups|list|show|search`: look at what died."""
+"""`redrive dead groups|list|show|search`: inspect dead letters."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ _GROUPS = {"group": "<", "count": ">", "class": "<", "last": ">", "queues": "~",
 _MARKED_GROUPS = {"group": "<", "count": ">", "class": "<", "breaker": "<", "last": ">", "queues": "~", "cause": "~"}
 _LEAST = ("class", "last", "queues")
 page_options = (
-    click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print."),
-    click.option("--cursor", help="Go on where the page before ended."),
-    click.option("--oldest", is_flag=True, help="The oldest first; else the newest."),
+    click.option(
+        "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items."
+    ),
+    click.option("--cursor", help="Continue after the page that printed this cursor."),
+    click.option("--oldest", is_flag=True, help="List the oldest first; default: the newest."),
 )
 
 
 @command("groups")
-@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Of this queue only.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most groups to print.")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Only this queue.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of groups.")
 def groups(queue: str | None, limit: int) -> None:
-    """What died, by cause: dead letters with the same error in the same place are one group. The largest is first.
+    """Show dead letters grouped by cause: the same error in the same place is one group. The largest is first.
 
-    BREAKER says that a circuit breaker for the cause of a group is not closed: what fails like that waits.
+    BREAKER is the state of a circuit breaker for the cause of a group: items that fail in that way wait.
     """
     with open_target() as broker:
         found = broker.groups(queue, limit=limit)
@@ -51,7 +53,7 @@ def groups(queue: str | None, limit: int) -> None:
         print_json({"dead": sum(dead.values()), "queues": dead, "groups": marked})
         return
     if not dead:
-        print_line("Nothing is dead." if queue is None else f"Nothing in {queue} is dead.")
+        print_line("There are no dead letters." if queue is None else f"There are no dead letters in {queue}.")
         return
     by_count = dict(sorted(dead.items(), key=lambda pair: -pair[1]))
     print_line(f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(by_count)}")
@@ -68,7 +70,7 @@ def groups(queue: str | None, limit: int) -> None:
 
 
 def _print_groups(groups: Sequence[Group], breakers: Mapping[str, Sequence[BreakerStatus]]) -> None:
-    """A line for each, with the state of its breaker if any of them has one."""
+    """Print a line for each group, with the state of its breaker if any of them has one."""
     if not breakers:
         table(_GROUPS, map(_row, groups), least=_LEAST)
         return
@@ -102,10 +104,10 @@ def _with_page_options(function: Any) -> Any:
 
 @command("list")
 @condition_options()
-@click.option("--archived", is_flag=True, help="What was archived, instead of what is dead.")
+@click.option("--archived", is_flag=True, help="List archived items instead of dead letters.")
 @_with_page_options
 def list_(archived: bool, limit: int, cursor: str | None, oldest: bool) -> None:
-    """Dead letters that meet all conditions given, the newest first."""
+    """List dead letters that meet all given conditions, the newest first."""
     with open_target() as broker:
         where = conditions(broker, status=Status.ARCHIVED) if archived else conditions(broker)
         where.setdefault("status", Status.DEAD)
@@ -118,7 +120,7 @@ def list_(archived: bool, limit: int, cursor: str | None, oldest: bool) -> None:
 @condition_options("words")
 @_with_page_options
 def search(words: tuple[str, ...], limit: int, cursor: str | None, oldest: bool) -> None:
-    """Dead letters with all these WORDS in their error or payload; wor* is a prefix.
+    """Find dead letters with all these WORDS in their error or payload; wor* is a prefix.
 
     \b
     redrive dead search payment gateway
@@ -132,11 +134,12 @@ def search(words: tuple[str, ...], limit: int, cursor: str | None, oldest: bool)
 
 @command("show")
 @click.argument("id")
-@click.option("--secrets", is_flag=True, help="Also show what looks like a secret.")
+@click.option("--secrets", is_flag=True, help="Also show values that look like secrets.")
 def show(id: str, secrets: bool) -> None:
-    """One item: what it is, why it died, the end of the traceback, its history, and what to type next.
+    """Show one item: why it died, the end of the traceback, its payload and history, and the commands to type next.
 
-    It shows any item, dead or not. The first digits of the ID are enough. What looks like a secret reads [redacted].
+    Any item can be shown, dead or not. The first digits of the ID are enough. Values that look like secrets are shown
+    as [redacted].
     """
     with open_target() as broker:
         item = broker.get(item_id(broker, id), redacted=not secrets)
@@ -160,14 +163,14 @@ def _next_steps(item: Item, letter: bool) -> list[str]:
     match item.status:
         case Status.ARCHIVED if (dropped := item.dropped) is not None:
             who = f"{dropped.actor} dropped it at {format_instant(dropped.at)}"
-            return [f"\n{who}. Bring it back: {command_line(f'undo {id}')}"]
+            return [f"\n{who}. Restore it: {command_line(f'undo {id}')}"]
         case Status.ARCHIVED:
-            return [f"\nTake it out of the archive: {command_line(f'dead restore {id}')}"]
+            return [f"\nRestore it from the archive: {command_line(f'dead restore {id}')}"]
         case Status.ACTIVE:
-            return [f"\nA worker has it. Take it away from the worker: {command_line(f'queue retry {id} --force')}"]
+            return [f"\nA worker has it. Revoke its lease and retry it: {command_line(f'queue retry {id} --force')}"]
         case Status.FAILED:
-            return [f"\nIt will be tried again {ago(item.ready_at)}. Now: {command_line(f'queue retry {id}')}"]
+            return [f"\nIt will be retried {ago(item.ready_at)}. Retry it now: {command_line(f'queue retry {id}')}"]
         case Status.PENDING if item.death is not None:
-            return [f"\nIt was brought back and waits for a worker. Take that back: {command_line(f'undo {id}')}"]
+            return [f"\nIt was redriven and waits for a worker. Undo that: {command_line(f'undo {id}')}"]
         case _:
             return []

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 SHOWN = 3
-"""So many items are shown by a dry run, as they are and as they would be."""
+"""The number of items that a dry run shows, before and after the edit."""
 
 
 class EditOptions(msgspec.Struct, frozen=True):
-    """What to change in the items: merge patches. An empty one changes nothing."""
+    """The changes of the items, as merge patches. An empty one changes nothing."""
 
     payload: Mapping[str, Any] = {}
     headers: Mapping[str, str | None] = {}
@@ -92,9 +92,9 @@ def run(
     no_wait: bool,
     limit: int | None,
 ) -> None:
-    """Edit and bring back all that matches. `named`: the items were named one by one, and nobody need be asked."""
+    """Edit and redrive all that match. `named`: the items were named one by one, so no confirmation is needed."""
     if no_wait:
-        raise click.UsageError("--edit changes items here, and not in the store: it cannot go on without this command")
+        raise click.UsageError("--edit changes items in this process, which must run until the end: omit --no-wait")
     ids = list(where["ids"]) if named and limit is None else _ids(broker, where)[:limit]
     if dry_run:
         _preview(broker, ids, edits)
@@ -125,7 +125,7 @@ def run(
                 progress=progress,
             )
         except KeyboardInterrupt:
-            print_note(f"\n{pluralize(changed, 'item')} were brought back before this; the rest is as it was.")
+            print_note(f"\n{pluralize(changed, 'item')} were redriven before this; the rest is unchanged.")
             raise
     _print_result(done)
 
@@ -146,7 +146,7 @@ def _preview(broker: Broker, ids: list[str], edits: EditOptions) -> None:
     if as_json():
         print_json({"dry_run": True, "verb": "redrive", "matched": len(ids), "samples": changes})
         return
-    print_line(f"Nothing was changed; {pluralize(len(ids), 'item')} would be edited and brought back, as these:")
+    print_line(f"Nothing was changed; {pluralize(len(ids), 'item')} would be edited and redriven, as these:")
     for each in changes:
         print_line(escape_line(f"  {short(each['id'])}  {each['before']}"))
         print_line(escape_line(f"  {'':8}→ {each['after']}"))
@@ -166,36 +166,38 @@ def _change(item: Item, edits: EditOptions) -> dict[str, Any]:
 
 
 def _print_result(done: EditedRedrive) -> None:
-    """Print what was done, and exit with the code of it."""
+    """Print the result, and exit with its code."""
     if as_json():
         print_json({"verb": "redrive", "matched": done.total, "changed": done.changed, "skipped": done.skipped,
                     "untouched": done.untouched, "problem": done.problem, "ids": done.ids})  # fmt: skip
     else:
-        print_line(f"{pluralize(done.changed, 'item')} of {done.total:,} edited and brought back")
+        print_line(f"{pluralize(done.changed, 'item')} of {done.total:,} edited and redriven")
         if done.skipped:
-            print_line(f"  left out: {format_counts(done.skipped)}")
+            print_line(f"  skipped: {format_counts(done.skipped)}")
             for id, refusal in done.refusals.values():
                 print_line(f"    {escape_line(f'{short(id)}: {refusal}')}")
         if done.problem:
             print_line(f"  stopped: {escape_line(done.problem)}; {pluralize(done.untouched, 'item')} not touched")
         elif done.changed:
-            print_note(f"  the originals are in the archive as they were: {command_line('dead list --archived')}")
+            print_note(f"  the originals are in the archive, unchanged: {command_line('dead list --archived')}")
     if done.problem:
         click.get_current_context().exit(error_output.STOPPED)
     click.get_current_context().exit(error_output.exit_of_change(done.changed, done.skipped.total()))
 
 
 ids_argument = click.argument("ids", nargs=-1, metavar="[ID]...")
-all_option = click.option("--all", "everything", is_flag=True, help="All there are.")
+all_option = click.option(
+    "--all", "everything", is_flag=True, help="All dead letters; for restore and purge: all archived items."
+)
 
 
 def _chosen(ids: tuple[str, ...], everything: bool, what: str) -> None:
-    """Raise unless it is clear which items are meant."""
+    """Raise unless either ids or conditions select the items."""
     ways = [bool(ids), any_given() or everything]
     if not any(ways):
         raise click.UsageError(f"Which {what}? Give ids, or conditions such as --group and -q, or --all")
     if all(ways):
-        raise click.UsageError("Ids and conditions were given; leave one of the two out")
+        raise click.UsageError("Ids and conditions were given; omit one of the two")
 
 
 @command("redrive")
@@ -221,11 +223,11 @@ def redrive(
     note: str | None,
     **options: Any,
 ) -> None:
-    """Bring dead letters back to work: in place, or from a dead queue to where each came from.
+    """Send dead letters back to work: in their queue, or from a dead queue to the queue that each came from.
 
-    Name them by ID, or choose many: by --group, -q, --since, --where…, or --all. Then the number of items is asked
-    back, and an operation in the store does it: it goes on after Ctrl-C and after a crash, and `redrive undo` takes it
-    back.
+    Name them by ID, or select many: by --group, -q, --since, --where…, or --all. Then you confirm the number of items,
+    and an operation in the store redrives them: it continues after Ctrl-C and after a crash, and `redrive undo` undoes
+    it.
 
     \b
     redrive dead redrive 7f3a90c1
@@ -233,9 +235,9 @@ def redrive(
     redrive dead redrive --group 51c2 --canary 5 --rate 50/s --note 'the gateway is back'
     redrive dead redrive 7f3a90c1 --edit '{"amount": 12.5}'
     """
-    _chosen(ids, everything, "items are to be brought back")
+    _chosen(ids, everything, "items are to be redriven")
     if was_given("canary_success_ratio") and not options["canary"]:
-        raise click.UsageError("--canary-success is for --canary; leave it out, or give both")
+        raise click.UsageError("--canary-success is for --canary; omit it, or give both")
     with open_target() as broker:
         if edits:
             where = {"ids": item_ids(broker, ids)} if ids else conditions(broker)
@@ -253,14 +255,14 @@ def redrive(
 
 
 def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, act: str, **options: Any) -> None:
-    """A verb that takes ids or conditions, and nothing else."""
+    """Execute a verb that takes only ids or conditions."""
     _chosen(ids, everything, f"items are to be {act}")
     with open_target() as broker:
         if ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]:
             method = getattr(broker, verb)
             change(broker, ids, verb, lambda some: method(some), yes=options["yes"])
             return
-        if verb == "archive":  # of anything, though mostly of dead letters
+        if verb == "archive":  # items of any status can be archived; by default dead letters
             where = {"ids": item_ids(broker, ids), "status": "any"} if ids else {"status": status, **conditions(broker)}
         else:
             where = {"ids": item_ids(broker, ids), "status": status} if ids else conditions(broker, status=status)
@@ -274,9 +276,9 @@ def _simple(verb: str, status: Status, ids: tuple[str, ...], everything: bool, a
 @bulk_change.operation_options
 @confirm_options(final=False)
 def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Put dead letters aside, or any other items that are not leased: name them by ID, or with --where status=….
+    """Archive dead letters, or any other items that are not leased: name them by ID, or with --where status=….
 
-    They count for nothing, and `redrive dead restore` brings them back.
+    They no longer count as dead letters, and `redrive dead restore` restores them.
     """
     _simple("archive", Status.DEAD, ids, everything, "archived", **options)
 
@@ -288,7 +290,7 @@ def archive(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
 @bulk_change.operation_options
 @confirm_options(final=False)
 def restore(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Take items out of the archive, to the status they had. --where dropped=true: those that were dropped."""
+    """Restore items from the archive to the status that they had. --where dropped=true: those that were dropped."""
     _simple("restore", Status.ARCHIVED, ids, everything, "restored", **options)
 
 
@@ -299,8 +301,8 @@ def restore(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
 @bulk_change.operation_options
 @confirm_options(final=True)
 def purge(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
-    """Remove archived items for good. This cannot be taken back; the audit says who did it.
+    """Remove archived items permanently. This cannot be undone; the audit records who did it.
 
-    Dead letters are archived first: redrive dead archive.
+    Archive dead letters first: redrive dead archive.
     """
     _simple("purge", Status.ARCHIVED, ids, everything, "purged", **options)

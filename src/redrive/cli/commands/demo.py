@@ -1,4 +1,4 @@
-"""`redrive demo`: a store with trouble in it, to practise on."""
+"""`redrive demo`: an example store with dead letters, to practise on."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ MAILS = 20
 QUEUES = ("orders-dead", "orders", "mails")
 
 
-@command("demo", short_help="Make a store with trouble in it, to practise on.")
+@command("demo", short_help="Create an example store with dead letters, to practise on.")
 @click.argument("what", required=False, type=click.Choice(["capture"]), metavar="[capture]")
 def demo(what: str | None) -> None:
-    """Make a store with trouble in it, to practise on: 140 orders and mails, of which 110 died of three causes.
+    """Create an example store to practise on: 140 orders and mails, of which 110 died of three causes.
 
-    With `capture`, calls of a service that fails are captured and retried while you watch, and one command brings the
-    rest back.
+    With `capture`, calls of a failing service are captured and retried while you watch, and one command retries the
+    rest.
 
-    It is a new file in a temporary folder, whatever the environment says; with --url it is the store that you name,
-    which must not have queues of the same names.
+    It is a new file in a temporary folder, regardless of the environment; with --url it is the store that you name,
+    which must not have queues with the same names.
     """
     if get_option("url") is None:
         folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
@@ -56,12 +56,12 @@ def demo(what: str | None) -> None:
         print_json({"url": place.shown, "namespace": place.namespace, "dead": dead, "queues": queues})
         return
     print_line(
-        f"{ORDERS + MAILS} orders and mails were put and worked on; {pluralize(dead, 'item')} died. Type this first:"
+        f"{ORDERS + MAILS} orders and mails were put and processed; {pluralize(dead, 'item')} died. Type this first:"
     )
     print_line()
     print_line(f"  export REDRIVE_URL={place.shown}")
     print_line()
-    print_line("Then look around, and bring them back:")
+    print_line("Then inspect the failed items, and redrive them:")
     print_line()
     print_line("  redrive dead groups")
     print_line(f"  redrive dead show {top.sample[:8]}")
@@ -75,13 +75,11 @@ def check_new(broker: Broker, queues: Iterable[str]) -> None:
     """Raise Refused if the store has queues of these names."""
     taken = {queue.name for queue in broker.list_queues()} & set(queues)
     if taken:
-        raise Refused(
-            f"there are queues called {' and '.join(sorted(taken))} already; name a store that is new with --url"
-        )
+        raise Refused(f"there are queues called {' and '.join(sorted(taken))} already; name a new store with --url")
 
 
 def fill(broker: Broker) -> None:
-    """Orders and mails, of which 110 die of three causes."""
+    """Put orders and mails, of which 110 die of three causes."""
     broker.create_queue("orders-dead")
     broker.create_queue("orders", dead_queue="orders-dead")
     broker.create_queue("mails")

@@ -27,12 +27,12 @@ ORDERS = 60
 RETRIES = 2
 COLUMNS = ("captured", "retried", "pending", "retrying", "exhausted", "completed")
 _CALL_SECONDS = 0.06
-"""How long a call takes in a terminal, so that a person sees what happens."""
+"""The duration of a call in a terminal, so that the user can follow the demo."""
 _LOOK_SECONDS = 0.1
 
 
 class PaymentService:
-    """A service that fails: of five orders one is charged, three are at a retry, and one only after a repair."""
+    """A service that fails: of five orders, one is charged, three at a retry, and one only after a repair."""
 
     def __init__(self, pause: float) -> None:
         self.is_repaired = False
@@ -52,7 +52,7 @@ class PaymentService:
 def run(place: StoreTarget) -> None:
     """Run the demo on a store."""
     if place.is_memory:
-        raise Refused("memory:// ends with this process, and a command is to retry what is in it; name a file")
+        raise Refused("memory:// exists only in this process, and another one retries the tasks in it; name a file")
     in_terminal = sys.stdout.isatty() and not as_json()
     with events.muted(), open_place(place, create=True) as broker:
         check_new(broker, (DEFAULT_QUEUE,))
@@ -126,7 +126,7 @@ def _wait(dlq: DeadLetterQueue, show: Callable[[], object], is_done: Callable[[d
 
 @contextmanager
 def _live(dlq: DeadLetterQueue) -> Iterator[Callable[[], object]]:
-    """A table that changes, in a terminal; elsewhere it is printed once, at the end."""
+    """Show a live table in a terminal; elsewhere print the counts once, at the end."""
     if as_json() or not sys.stdout.isatty():
         yield lambda: None
         if not as_json():

@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 LARGEST_SKEW = SECOND
-"""Clocks that differ by more make leases and delays hard to understand, where people compare times."""
+"""The clock skew above which times of leases and delays are confusing to operators."""
 LATE_LEASE = MINUTE
-"""A lease that ran out so long ago should have been taken back by somebody."""
+"""The time within which an expired lease should be reclaimed."""
 LATE_STEP = MINUTE
-"""An operation whose next step could have been made so long ago has nobody who makes it."""
+"""The time after which an operation whose next step is due is not driven by any process."""
 MOST_LEASES = 1_000
-"""So many active items are looked at."""
+"""The largest number of active items that are checked."""
 _DRIVERS = {"sqlite": "apsw", "postgresql": "psycopg", "postgres": "psycopg", "redis": "redis", "rediss": "redis",
             "valkey": "redis", "valkeys": "redis", "unix": "redis"}  # fmt: skip
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Something that was looked at."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "warn", "fail"]
     finding: str
     advice: str = ""
-    """What to do, where it is not ok."""
+    """The remedy if it is not ok."""
 
 
 def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...]:
-    """What to look at in a place, in order."""
+    """Return the checks of a store, in order."""
 
     def versions(broker: Broker) -> Iterator[Check]:
         return _versions(place, broker)
@@ -74,19 +74,19 @@ def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     if driver is not None:
         told += f", {driver} {importlib.metadata.version(driver)}"
     if driver == "apsw":
-        # apsw has the version of the SQLite it brings, and one number more. A store does not open on one with flaws.
+        # The version of apsw is that of its SQLite and one number more. A store does not open on one with known flaws.
         told += f" with SQLite {'.'.join(importlib.metadata.version(driver).split('.')[:3])}, which has no known flaw"
     others = {worker.versions.get("redrive", "") for worker in broker.workers()} - {__version__, ""}
     if others:
         yield Check(
-            "versions", "warn", f"{told}; workers run {', '.join(sorted(others))}", "deploy the same everywhere"
+            "versions", "warn", f"{told}; workers run {', '.join(sorted(others))}", "deploy the same version everywhere"
         )
     else:
         yield Check("versions", "ok", told)
 
 
 def durability(broker: Broker) -> Iterator[Check]:
-    """What an acknowledged call survives."""
+    """Report which failures an acknowledged call survives."""
     found = broker.durability()
     if found.level == "full":
         yield Check("durability", "ok", f"full: an acknowledged call survives {found.survives}")
@@ -96,7 +96,7 @@ def durability(broker: Broker) -> Iterator[Check]:
 
 
 def store(broker: Broker) -> Iterator[Check]:
-    """What the store itself warns of: long readers, memory, items that do not arrive, open breakers."""
+    """Report the warnings of the store: long readers, memory, items that do not arrive, open breakers."""
     warnings = broker.health().warnings
     of_breakers = [warning for warning in warnings if warning.startswith(BREAKER_WARNING)]
     for warning in warnings:
@@ -110,26 +110,26 @@ def store(broker: Broker) -> Iterator[Check]:
 
 def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
     if place.is_sqlite or place.is_memory:
-        yield Check("clock", "ok", "this machine's own; there is no other")
+        yield Check("clock", "ok", "the clock of this machine; there is no other")
         return
     names = [queue.name for queue in broker.list_queues()]
     if not names:
-        yield Check("clock", "ok", "not compared: there is no queue to ask about yet")
+        yield Check("clock", "ok", "not compared: there is no queue yet")
         return
-    # A commit tells what time it is there. This one lets go of what nobody holds, and so changes nothing.
+    # A commit returns the time of the store. This one releases holds that do not exist, so it changes nothing.
     broker.unhold("redrive-doctor")
     before = now()
     there = broker.stats(names[0]).at
     skew = there - (before + now()) // 2
     told = f"the store is {format_elapsed(abs(skew))} {'ahead of' if skew > 0 else 'behind'} this machine"
     if abs(skew) > LARGEST_SKEW:
-        yield Check("clock", "warn", told, "let both follow a time server (NTP)")
+        yield Check("clock", "warn", told, "synchronize both with a time server (NTP)")
     else:
         yield Check("clock", "ok", told if abs(skew) >= 10 * MILLISECOND else "the same as the store's, to 10 ms")
 
 
 def leases(broker: Broker) -> Iterator[Check]:
-    """Leases that ran out, and that nobody took back."""
+    """Report expired leases that no process has reclaimed."""
     active = broker.find(status=Status.ACTIVE.value, order="oldest", limit=MOST_LEASES).items
     late_at = now() - LATE_LEASE
     late = [item for item in active if item.lease_deadline is not None and item.lease_deadline < late_at]
@@ -138,17 +138,17 @@ def leases(broker: Broker) -> Iterator[Check]:
         yield Check(
             "leases",
             "warn",
-            f"{pluralize(len(late), 'lease')} ran out, the first {ago(oldest.lease_deadline)} "
+            f"{pluralize(len(late), 'lease')} expired, the first {ago(oldest.lease_deadline)} "
             f"(item {short(oldest.id)}), "
-            f"and nobody has taken them back",
-            "a worker, a server, or any program that has the store open does it: start one",
+            f"and no process has reclaimed them",
+            "a worker, a server, or any program that has the store open does so: start one",
         )
     else:
-        yield Check("leases", "ok", f"{pluralize(len(active), 'item')} at work, none of them overdue")
+        yield Check("leases", "ok", f"{pluralize(len(active), 'item')} leased, none of them overdue")
 
 
 def workers(broker: Broker) -> Iterator[Check]:
-    """Whether somebody works on what waits."""
+    """Report queues with eligible items but without a worker."""
     alive = broker.workers()
     served = {queue for worker in alive for queue in worker.queues}
     dead_queues = {queue.name for queue in broker.list_queues() if queue.is_dead_queue}
@@ -158,8 +158,8 @@ def workers(broker: Broker) -> Iterator[Check]:
         if stats.oldest_ready_at is not None and stats.queue not in served | dead_queues
     }
     if waiting:
-        todo = "start one: redrive work module:app. A program that leases by itself is not known here"
-        yield Check("workers", "warn", f"no worker for what waits in {format_counts(waiting)}", todo)
+        todo = "start one: redrive work module:app. Programs that lease without a worker are not shown here"
+        yield Check("workers", "warn", f"no worker for the items that wait in {format_counts(waiting)}", todo)
     else:
         names = ", ".join(worker.name for worker in alive[:5])
         told = f"{pluralize(len(alive), 'worker')} alive: {names}" if alive else "none alive, and nothing waits for one"
@@ -167,7 +167,7 @@ def workers(broker: Broker) -> Iterator[Check]:
 
 
 def queues(broker: Broker) -> Iterator[Check]:
-    """Queues that are paused or full, and what died."""
+    """Report queues that are paused or full, and the number of dead letters."""
     found = {queue.name: queue for queue in broker.list_queues()}
     stats = [each for each in broker.list_stats() if each.queue in found]
     paused = [queue.name for queue in found.values() if queue.paused]
@@ -192,13 +192,13 @@ def queues(broker: Broker) -> Iterator[Check]:
     told = (
         f"{pluralize(sum(dead.values()), 'dead letter')}: {format_counts(dead)}; see {command_line('dead groups')}"
         if dead
-        else "nothing is dead"
+        else "no dead letters"
     )
     yield Check("dead", "ok", told)
 
 
 def operations(broker: Broker) -> Iterator[Check]:
-    """Operations that wait for somebody, and such as nobody drives."""
+    """Report operations that wait for an operator, and those that no process drives."""
     unfinished = broker.list_operations(unfinished=True)
     at = now()
     since = {each.id: max(each.next_at, each.updated_at) for each in unfinished}
@@ -210,10 +210,10 @@ def operations(broker: Broker) -> Iterator[Check]:
         yield Check(
             "operations",
             "warn",
-            f"{pluralize(len(still), 'operation')} {run} and nobody drives {them}: {each.verb} {short(each.id)} has "
-            f"stood still for {format_elapsed(at - since[each.id])}",
-            f"{command_line(f'operation resume {short(each.id)}')} goes on with it here and now; "
-            f"a worker or server on this store does so by itself: start one",
+            f"{pluralize(len(still), 'operation')} {run} but no process drives {them}: {each.verb} {short(each.id)} "
+            f"has made no progress for {format_elapsed(at - since[each.id])}",
+            f"{command_line(f'operation resume {short(each.id)}')} continues it here; "
+            f"a worker or server on this store does so automatically: start one",
         )
     if waiting:
         each = waiting[0]
@@ -223,12 +223,12 @@ def operations(broker: Broker) -> Iterator[Check]:
         yield Check("operations", "ok", f"{len(unfinished):,} running" if unfinished else "none unfinished")
 
 
-@command("doctor", short_help="See whether all is well, and what to do if not.")
+@command("doctor", short_help="Check the store and its workers, and suggest remedies.")
 @click.pass_context
 def doctor(context: click.Context) -> None:
-    """See whether all is well with the store and what works on it. Changes nothing.
+    """Check the store, its queues and its workers, and suggest remedies. Nothing is changed.
 
-    Each line is ok, warn or fail, and says what to do. The exit code is 1 if any of them is warn or fail, else 0.
+    Each line is ok, warn or fail, with advice if needed. The exit code is 1 if any line is warn or fail, else 0.
     """
     found = list(examine(find_target()))
     well = all(check.state == "ok" for check in found)
@@ -246,8 +246,8 @@ def doctor(context: click.Context) -> None:
 
 
 def examine(place: StoreTarget) -> Iterator[Check]:
-    """All that can be found out about a place."""
-    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (said by {place.source})")
+    """Run all checks of a store."""
+    yield Check("place", "ok", f"{place.shown}, namespace {place.namespace} (from {place.source})")
     began = time.perf_counter()
     try:
         broker = open_place(place)
@@ -262,22 +262,22 @@ def examine(place: StoreTarget) -> Iterator[Check]:
 
 
 def _looked(check: Callable[[Broker], Iterator[Check]], broker: Broker) -> Iterator[Check]:
-    """One check. That it cannot be made is something to tell, and no reason not to make the others."""
+    """Run one check. Its failure is reported, and does not prevent the others."""
     name = check.__name__
     try:
         yield from check(broker)
     except AccessError:
-        yield Check(name, "ok", "not looked at: this token does not give the right to")
+        yield Check(name, "ok", "not checked: this token does not have the right")
     except RedriveError as error:
-        yield Check(name, "warn", f"could not be looked at: {error_output.one_of_several(error)}")
+        yield Check(name, "warn", f"could not be checked: {error_output.one_of_several(error)}")
 
 
 _GONE = " (deleted)"
-"""What Linux appends to the name of an open file that has none any more."""
+"""The suffix that Linux appends to the name of an open file that was deleted."""
 
 
 def check_files(url: str) -> Iterator[Check]:
-    """The files of the store that a URL names."""
+    """Check the files of the store that a URL names."""
     file = parse_sqlite_url(url)
     path = os.path.realpath(file.path)
     modes = {path: file.mode, f"{path}-wal": file.mode, f"{path}-shm": file.mode, f"{path}-lock": lock_mode(file.mode)}
@@ -291,19 +291,19 @@ def check_files(url: str) -> Iterator[Check]:
         yield Check(
             "files",
             "warn",
-            f"other users than the URL says may use {shown}: to read the lock is enough to stop all writers",
+            f"more users than the URL allows can open {shown}: reading the lock file is enough to stop all writers",
             " && ".join(filter(None, mending)),
         )
     if left_behind:
         pids = ", ".join(map(str, left_behind))
         told = f"a file of that name which was removed or replaced is still in use, by process {pids}"
-        yield Check("files", "warn", told, "restart what still uses it: what it reads and writes is not in this store")
+        yield Check("files", "warn", told, "restart that process: it reads and writes another file than this store")
     if not loose and not left_behind:
-        yield Check("files", "ok", "in place, and closed to users other than the URL says")
+        yield Check("files", "ok", "present, and open only to the users that the URL allows")
 
 
 def _mode(name: str) -> int:
-    """Who may read and write a file; 0 where there is none."""
+    """Return the mode of a file; 0 if it does not exist."""
     try:
         return stat.S_IMODE(os.stat(name).st_mode)
     except OSError:
@@ -315,7 +315,7 @@ def _chmod(mode: int, names: list[str]) -> str:
 
 
 def _users_of_removed(path: str) -> list[int]:
-    """Processes that have a database or log of this name open which no longer has it. Linux says so of one's own."""
+    """Return the user's processes that have a removed database or log of this name open. Only on Linux."""
     gone = {f"{path}{_GONE}", f"{path}-wal{_GONE}"}
     return [int(pid) for pid in _entries("/proc") if pid.isdecimal() and not gone.isdisjoint(_open_files(pid))]
 
@@ -325,7 +325,7 @@ def _open_files(pid: str) -> Iterator[str]:
     for number in _entries(folder):
         try:
             yield os.readlink(f"{folder}/{number}")
-        except OSError:  # it was closed this moment
+        except OSError:  # it was just closed
             continue
 
 

@@ -29,22 +29,20 @@ _COLUMNS = {"id": "<", "verb": "<", "status": "<", "changed": ">", "of": ">", "w
 
 @click.group()
 def operation() -> None:
-    """Changes of many items: redrives, archives, purges… They live in the store, and go on after a crash."""
+    """Bulk operations on items: redrives, archives, purges… They are stored, and continue after a crash."""
 
 
 @operation.command("list", cls=StoreCommand)
-@click.option("--unfinished", is_flag=True, help="Only those that have not ended.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Most to print.")
+@click.option("--unfinished", is_flag=True, help="Only operations that have not ended.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number to print.")
 def list_(unfinished: bool, limit: int) -> None:
-    """Operations of the last 30 days, the newest first."""
+    """List the operations of the last 30 days, the newest first."""
     with open_target() as broker:
         found = broker.list_operations(unfinished=unfinished, limit=limit)
     if as_json():
         print_json(found)
     elif not found:
-        print_line(
-            "There is no operation that has not ended." if unfinished else "There was no operation in the last 30 days."
-        )
+        print_line("There is no unfinished operation." if unfinished else "There was no operation in the last 30 days.")
     else:
         table(_COLUMNS, map(_row, found), coloured="status", least=("by", "of", "when", "note"))
 
@@ -67,7 +65,7 @@ def _row(each: Operation) -> tuple[object, ...]:
 @operation.command("show", cls=StoreCommand)
 @click.argument("id")
 def show(id: str) -> None:
-    """One operation: how far it got, what it left out and why, who started it."""
+    """Show one operation: its progress, the items that it skipped and why, and who started it."""
     with open_target() as broker:
         found = broker.get_operation(operation_id(broker, id))
     bulk_change.print_operation(found, in_full=True)
@@ -88,7 +86,7 @@ def _where(found: Operation) -> str:
 @operation.command("pause", cls=StoreCommand)
 @click.argument("id")
 def pause(id: str) -> None:
-    """Let an operation make no more steps until `redrive operation resume`."""
+    """Pause an operation until `redrive operation resume`."""
     with open_target() as broker:
         bulk_change.print_operation(broker.pause_operation(operation_id(broker, id)))
 
@@ -97,7 +95,7 @@ def pause(id: str) -> None:
 @click.argument("id")
 @click.argument("rate", metavar="N/s", callback=bulk_change.parse_rate)
 def rate(id: str, rate: float) -> None:
-    """Limit how many items an operation changes from now on, as in 50/s, 3000/m or 100/h."""
+    """Limit the rate of an operation from now on, as in 50/s, 3000/m or 100/h."""
     with open_target() as broker:
         bulk_change.print_operation(broker.set_operation_rate(operation_id(broker, id), rate))
 
@@ -105,18 +103,20 @@ def rate(id: str, rate: float) -> None:
 @operation.command("cancel", cls=StoreCommand)
 @click.argument("id")
 def cancel(id: str) -> None:
-    """End an operation. What it has changed stays changed; `redrive undo` takes that back."""
+    """Cancel an operation. Items that it has changed stay changed; `redrive undo` undoes that."""
     with open_target() as broker:
         bulk_change.print_operation(broker.cancel_operation(operation_id(broker, id)))
 
 
 @operation.command("resume", cls=StoreCommand)
 @click.argument("id")
-@click.option("--skip-canaries", is_flag=True, help="Go on without waiting for its canaries any longer.")
-@click.option("--wait", default=bulk_change.FOREVER, metavar="TIME", help="Return after this time at the latest.")
-@click.option("--no-wait", is_flag=True, help="Let it go on where a worker or server has the store open, and return.")
+@click.option("--skip-canaries", is_flag=True, help="Continue without waiting for its canaries.")
+@click.option(
+    "--wait", default=bulk_change.FOREVER, metavar="TIME", help="Wait at most this time for the operation to end."
+)
+@click.option("--no-wait", is_flag=True, help="Return immediately; a worker or server on this store continues it.")
 def resume(id: str, skip_canaries: bool, wait: str, no_wait: bool) -> None:
-    """Go on with an operation, here and now, until it has ended."""
+    """Resume an operation, and execute it in this process until it has ended."""
     bulk_change.check_wait(no_wait)
     with open_target() as broker:
         resumed = broker.resume_operation(operation_id(broker, id), skip_canaries=skip_canaries)
@@ -124,26 +124,27 @@ def resume(id: str, skip_canaries: bool, wait: str, no_wait: bool) -> None:
 
 
 class NothingToUndo(NotFound):
-    """Neither an operation nor an item has that id."""
+    """An id that neither an operation nor an item has."""
 
     def __init__(self, id: str) -> None:
         self.id = id
         super().__init__(
             f"neither an operation nor an item has the id '{id}'\n"
-            f"  {command_line('operation list')} shows the operations"
+            f"  {command_line('operation list')} shows all operations"
         )
 
 
-@command("undo", short_help="Take back a drop, a redrive, or a whole operation.")
+@command("undo", short_help="Undo a drop, a redrive, or a whole operation.")
 @click.argument("typed", metavar="ID", nargs=-1, required=True)
 @confirm_options(final=False)
 def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
-    """Take back an operation, or the drop or the redrive of single items.
+    """Undo an operation, or the drop or the redrive of single items.
 
-    Of an operation, the number of items is asked back, as when it was started.
+    For an operation you confirm the number of items, as when it was started.
 
-    A dropped item is what it was before, and the answer says who dropped it and when. After a redrive or retry, an item
-    that was not leased since is dead as before. A restore undoes an archive, an archive a restore. A purge is final.
+    A dropped item returns to its earlier status, and the output says who dropped it and when. After a redrive or retry,
+    an item that was not leased since is dead again. A restore undoes an archive, an archive a restore. A purge is
+    final.
 
     \b
     redrive undo 3c51d2aa       the operation that `redrive operation list` shows
@@ -165,7 +166,7 @@ def undo(typed: tuple[str, ...], dry_run: bool, yes: int | str | None) -> None:
 
 
 def _drops(broker: Broker, ids: Sequence[str]) -> dict[str, HistoryEntry]:
-    """Who dropped each of the items that were dropped, and when; nothing for a token that may not look."""
+    """Return who dropped each of the dropped items, and when; empty for a token that may not read items."""
     found: dict[str, HistoryEntry] = {}
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
@@ -178,7 +179,7 @@ def _drops(broker: Broker, ids: Sequence[str]) -> dict[str, HistoryEntry]:
 
 
 def _operation(broker: Broker, typed: str) -> Operation | None:
-    """The operation of that id. None where there is none: it is one of an item."""
+    """Return the operation with that id. None if no operation has it: then it is the id of an item."""
     try:
         return broker.get_operation(selection.operation_id(broker, typed))
     except OperationNotFound:
@@ -188,9 +189,11 @@ def _operation(broker: Broker, typed: str) -> Operation | None:
 def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | str | None) -> None:
     id = short(done.id)
     if not done.ended:
-        raise InvalidInput(f"operation {id} is {done.status}; end it first: {command_line(f'operation cancel {id}')}")
+        raise InvalidInput(
+            f"operation {id} is {done.status}; cancel it first: {command_line(f'operation cancel {id}')}"
+        )
     if done.verb not in REVERSE:
-        raise InvalidInput(f"{done.verb} cannot be taken back; {', '.join(sorted(REVERSE))} can")
+        raise InvalidInput(f"{done.verb} cannot be undone; {', '.join(sorted(REVERSE))} can")
     verb, status = REVERSE[done.verb]
     where: dict[str, Any] = {"operation": done.id, "status": status}
     if dry_run:
@@ -198,8 +201,8 @@ def _undo_operation(broker: Broker, done: Operation, dry_run: bool, yes: int | s
         return
     count = broker.count(**where)
     if not count:
-        nothing = "Nothing is left to be taken back; nothing was done."
+        nothing = "Nothing is left to undo; nothing was done."
         print_json({"matched": 0, "operation": None}) if as_json() else print_line(nothing)
         click.get_current_context().exit(error_output.NOTHING)
-    confirm("take back", count, yes, final=False)
+    confirm("undo the change of", count, yes, final=False)
     bulk_change.continue_operation(broker, broker.undo_operation(done.id))

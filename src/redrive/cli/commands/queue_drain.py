@@ -1,4 +1,4 @@
-"""`redrive queue drain|prune`: drop what waits, and remove what has ended for good."""
+"""`redrive queue drain|prune`: drop waiting items, and remove completed and archived ones permanently."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 OVER = (Status.COMPLETED, Status.ARCHIVED)
-"""What is over unless somebody says otherwise."""
+"""The statuses that `prune` removes by default."""
 
 
 @command("drain")
 @click.argument("queue", shell_complete=complete_queue)
-@click.option("--all", "everything", is_flag=True, help="Also the failed ones, which wait for their next try.")
+@click.option("--all", "everything", is_flag=True, help="Also drop failed items, which wait for their next retry.")
 @confirm_options(final=False)
 def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) -> None:
-    """Drop everything that waits in a queue: its pending items. They can be restored for keep_dropped of the queue.
+    """Drop all waiting items of a queue: the pending ones. They can be restored for keep_dropped of the queue.
 
-    What a worker has, what is dead, and what is completed stays. In a dead queue, dead letters are what waits.
+    Leased, dead and completed items are not dropped. In a dead queue, the waiting items are its dead letters.
     """
     statuses = [Status.PENDING, Status.FAILED] if everything else [Status.PENDING]
     with open_target() as broker:
@@ -49,16 +49,16 @@ def drain(queue: str, everything: bool, dry_run: bool, yes: int | str | None) ->
     "statuses",
     multiple=True,
     type=click.Choice([Status.COMPLETED.value, Status.ARCHIVED.value, Status.DEAD.value]),
-    help="What to remove; may be given more than once. Not given: completed and archived.",
+    help="Remove items in this status; can be repeated. Default: completed and archived.",
 )
 @click.option("--older-than", default="0s", show_default=True, metavar="TIME",
-              help="Only what was completed, or died, so long ago.")  # fmt: skip
+              help="Only items that were completed, or died, at least this long ago.")  # fmt: skip
 @confirm_options(final=True)
 def prune(queue: str | None, statuses: tuple[str, ...], older_than: str, dry_run: bool, yes: int | None) -> None:
-    """Remove what is over: completed and archived items, dropped ones too, of one QUEUE or all. This is final.
+    """Remove completed and archived items, also dropped ones, of one QUEUE or of all. This cannot be undone.
 
-    It is what retention does by itself where a queue has keep_completed, keep_archived, keep_dropped or keep_dead; this
-    does it now.
+    Retention does the same automatically in queues with keep_completed, keep_archived, keep_dropped or keep_dead; this
+    command does it now.
 
     \b
     redrive queue prune orders --older-than 7d
@@ -80,7 +80,7 @@ def _clear(
     *,
     final: bool,
 ) -> None:
-    """Count, ask back, and drop or remove. What a worker took meanwhile stays, and is counted."""
+    """Count the items, ask for confirmation, and drop or remove them. Items leased since then are skipped."""
     found = broker.clear_queue(queue, statuses, final=final, older_than=older_than, dry_run=True)
     counts, total, word = found.matched, found.total, "removed" if final else "dropped"
     told = format_counts({status: count for status, count in counts.items() if count})
@@ -88,7 +88,9 @@ def _clear(
         if as_json():
             print_json({"dry_run": dry_run, "matched": total, "by_status": counts, word: 0, "skipped": {}})
         else:
-            print_line(f"{pluralize(total, 'item')} would be {word}: {told}" if total else f"Nothing is to be {word}.")
+            print_line(
+                f"{pluralize(total, 'item')} would be {word}: {told}" if total else f"There is nothing to be {word}."
+            )
         click.get_current_context().exit(error_output.OK if dry_run else error_output.NOTHING)
     confirm(what, total, yes, final=final)
     with progress_bar(what, total) as shown:
@@ -101,8 +103,8 @@ def _clear(
     else:
         print_line(f"{pluralize(done.cleared, 'item')} {word}: {told}")
         if done.skipped:
-            print_line(f"  left out: {format_counts(done.skipped)}")
+            print_line(f"  skipped: {format_counts(done.skipped)}")
         if until is not None:
             restore = command_line(f"dead restore -q {queue} --where dropped=true")
-            print_note(f"  until {format_instant(until)}, all that was dropped there comes back by: {restore}")
+            print_note(f"  until {format_instant(until)}, this restores all dropped items: {restore}")
     click.get_current_context().exit(error_output.exit_of_change(done.cleared, sum(done.skipped.values())))

@@ -1,4 +1,4 @@
-"""`redrive queue retry|reschedule|fail|done|drop`: changes of single items by hand."""
+"""`redrive queue retry|reschedule|fail|done|drop`: manual changes of single items."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from redrive.broker.broker import Broker
 
 AT_ONCE = 1_000
-"""Items of one call."""
+"""The number of items in one call."""
 NO_DELAY = "0"
 TEXTS = texts_of(ItemOptions)
 ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
-force_option = click.option("--force", is_flag=True, help="Also where a worker has the item: its lease is revoked.")
+force_option = click.option("--force", is_flag=True, help="Also if a worker has the item: its lease is revoked.")
 
 
 def change(
@@ -40,9 +40,9 @@ def change(
     yes: int | str | None = None,
     past: Mapping[str, HistoryEntry] | None = None,
 ) -> None:
-    """Change the items that were typed, say how each ended, and exit with the code of what went wrong.
+    """Change the items that were typed, print each outcome, and exit with the code of the failures.
 
-    Nobody is asked how many are meant, but what was said with `yes` has to be true. `past` is what is undone.
+    No confirmation is asked for, but a number given with `yes` must be correct. `past`: the drops that are undone.
     """
     told = past or {}
     whole = item_ids(broker, typed)
@@ -77,9 +77,9 @@ def _text(verb: str, result: Settled | RedriveError, past: HistoryEntry | None) 
     if isinstance(result, RedriveError):
         return error_output.one_of_several(result)
     if result.status is None:
-        return "completed, and not kept" if verb == "done" else "removed for good"
+        return "completed, and not kept" if verb == "done" else "removed permanently"
     now = "" if result.source_id is None else f", its id is {short(result.id)} now"
-    due = "" if result.status is not Status.FAILED else ", to be tried again"
+    due = "" if result.status is not Status.FAILED else ", to be retried"
     if verb == "reschedule" and result.ready_at is not None:
         due = f", may be leased from {format_instant(result.ready_at)}"
     if result.undo_until is not None:
@@ -94,16 +94,16 @@ def _text(verb: str, result: Settled | RedriveError, past: HistoryEntry | None) 
 @condition_options()
 @click.option("--all-dead", is_flag=True, help="All dead letters; with -q, of that queue.")
 @click.option("--status", type=click.Choice([Status.DEAD.value, Status.FAILED.value]),
-              help="All items in this status; failed ones wait for their next try.")  # fmt: skip
+              help="All items in this status; failed ones wait for their next retry.")  # fmt: skip
 @force_option
 @bulk_change.operation_options
 @confirm_options(final=False)
 def retry(
     ids: tuple[str, ...], all_dead: bool, status: str | None, force: bool, yes: int | str | None, **options: Any
 ) -> None:
-    """Try dead or failed items again, where they are, with their counters at 0.
+    """Retry dead or failed items in their current queue, with their counters at 0.
 
-    Name them by ID, or choose many with options. An item that is neither dead nor failed is an error.
+    Name them by ID, or select many with options. An item that is neither dead nor failed is an error.
 
     \b
     redrive queue retry 7f3a90c1
@@ -114,7 +114,7 @@ def retry(
     if bool(ids) == many:
         raise click.UsageError("Give ids, or choose items with --all-dead, --status or conditions: one of the two")
     if all_dead and status == Status.FAILED:
-        raise click.UsageError("--all-dead and --status failed contradict each other; leave one out")
+        raise click.UsageError("--all-dead and --status failed contradict each other; omit one")
     at_once = ids and bulk_change.is_plain(options["dry_run"], options) and not options["note"]
     if force and not at_once:
         raise click.UsageError(
@@ -132,10 +132,12 @@ def retry(
 
 @command("fail")
 @ids_argument
-@click.option("--error", "-e", default="failed by hand", show_default=True, metavar="TEXT", help="What went wrong.")
+@click.option(
+    "--error", "-e", default="failed manually", show_default=True, metavar="TEXT", help="The error to record."
+)
 @force_option
 def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
-    """Count a failure against items that nobody works on: tried again or dead, as the settings of their queue say."""
+    """Record a failure of items that no worker has: they are retried or dead, as the settings of their queue say."""
     with open_target() as broker:
         change(broker, ids, "fail", lambda some: broker.fail_items(some, error, force=force))
 
@@ -144,7 +146,7 @@ def fail(ids: tuple[str, ...], error: str, force: bool) -> None:
 @ids_argument
 @force_option
 def done(ids: tuple[str, ...], force: bool) -> None:
-    """Take items as completed, though no worker said so."""
+    """Mark items as completed without a worker."""
     with open_target() as broker:
         change(broker, ids, "done", lambda some: broker.complete_items(some, force=force))
 
@@ -155,16 +157,16 @@ def done(ids: tuple[str, ...], force: bool) -> None:
 @click.option("--at", metavar="INSTANT", callback=parse_instant, help=TEXTS["enqueue_at"])
 @click.option("--note", metavar="TEXT", help=bulk_change.TEXTS["note"])
 def reschedule(ids: tuple[str, ...], delay: str, at: datetime | None, note: str | None) -> None:
-    """Change from when items that wait may be leased: now, unless --delay or --at is given.
+    """Change the time from which waiting items may be leased: now, unless --delay or --at is given.
 
-    For pending, scheduled and failed items. Failed ones are retried then; their counters stay.
+    For pending, scheduled and failed items. Failed ones are retried at that time; their counters are kept.
 
     \b
     redrive queue reschedule 7f3a90c1 --note 'the gateway is back'
     redrive queue reschedule 7f3a90c1 --at 2026-07-01T03:00
     """
     if at is not None and delay != NO_DELAY:
-        raise click.UsageError("--delay and --at were given; leave one out")
+        raise click.UsageError("--delay and --at were given; omit one")
     with open_target() as broker:
         change(broker, ids, "reschedule", lambda some: broker.reschedule(some, delay=delay, enqueue_at=at, note=note))
 
@@ -173,10 +175,10 @@ def reschedule(ids: tuple[str, ...], delay: str, at: datetime | None, note: str 
 @ids_argument
 @force_option
 def drop(ids: tuple[str, ...], force: bool) -> None:
-    """Put items of any status into the archive because they are not wanted. An audit row says which.
+    """Drop items of any status that are not wanted: they go to the archive, and the audit records them.
 
-    `redrive undo` brings them back, until they are removed after keep_dropped of their queue; for good and now:
-    redrive dead purge. For all that waits in a queue: redrive queue drain.
+    `redrive undo` restores them, until they are removed after keep_dropped of their queue. To remove them permanently
+    now: redrive dead purge. To drop all waiting items of a queue: redrive queue drain.
     """
     with open_target() as broker:
         change(broker, ids, "drop", lambda some: broker.drop(some, force=force))

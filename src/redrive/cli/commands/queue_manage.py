@@ -1,4 +1,4 @@
-"""`redrive queue create|list|show|update|delete|pause|resume`."""
+"""`redrive queue create|list|show|update|delete|pause|resume`: manage queues."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEAST = ("archived", "completed", "oldest", "state", "active", "failed")
 @queue_argument
 @setting_options
 def create(queue: str) -> None:
-    """Make a queue. The same settings again are no error.
+    """Create a queue. If it exists with the same settings, that is no error.
 
     \b
     redrive queue create emails
@@ -72,15 +72,15 @@ def create(queue: str) -> None:
 @click.option(
     "--status",
     type=click.Choice([*map(str, Status), "any"]),
-    help="Items in this status only. Not given: any but archived.",
+    help="Only items in this status. Default: any except archived.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most items to print.")
-@click.option("--cursor", help="Go on where the page before ended.")
-@click.option("--oldest", is_flag=True, help="The oldest first; else the newest.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items.")
+@click.option("--cursor", help="Continue after the page that printed this cursor.")
+@click.option("--oldest", is_flag=True, help="List the oldest first; default: the newest.")
 def list_(queue: str | None, status: str | None, limit: int, cursor: str | None, oldest: bool) -> None:
-    """All queues with how many items are in each status; or the items of one QUEUE.
+    """List all queues with the number of items in each status, or the items of one QUEUE.
 
-    DEAD counts dead letters: items that died and are still there, also those that came here from another queue.
+    DEAD counts dead letters: items that died and still exist, including those that came from another queue.
     """
     if queue is None:
         for option in ("status", "limit", "cursor", "oldest"):
@@ -104,24 +104,24 @@ def _print_queues(
     listings: Mapping[str, PollInfo],
     breakers: Sequence[BreakerStatus],
 ) -> None:
-    """Print those whose counts are known: the others are new, or not for this token to look into."""
+    """Print the queues whose counts are known: the others are new, or this token may not read them."""
     by_name = {queue.name: queue for queue in queues}
     pairs = [(by_name[each.queue], each) for each in stats if each.queue in by_name]
     if as_json():
         print_json([_summary(queue, counted, listings.get(queue.name), breakers) for queue, counted in pairs])
         return
     if not pairs:
-        print_line(f"There is no queue yet. Make one: {command_line('queue create NAME')}")
+        print_line(f"There is no queue yet. Create one: {command_line('queue create NAME')}")
         return
     table(_COUNTS, [_row(queue, counted, listings.get(queue.name)) for queue, counted in pairs], least=_LEAST)
     for name, listing in listings.items():
         if listing.has_failed:
-            print_note(f"\n{name} was not listed well: {command_line(f'queue show {name}')} says why")
+            print_note(f"\nThe last listing of {name} failed: {command_line(f'queue show {name}')} shows why")
     if breakers:
-        print_note(f"\n{pluralize(len(breakers), 'breaker')} not closed: {command_line('breaker list')} says why")
+        print_note(f"\n{pluralize(len(breakers), 'breaker')} not closed: {command_line('breaker list')} shows why")
     dead = sum(each.dead_letters for each in stats)
     if dead:
-        print_note(f"\n{pluralize(dead, 'dead letter')}: {command_line('dead groups')} says what of")
+        print_note(f"\n{pluralize(dead, 'dead letter')}: {command_line('dead groups')} shows the causes")
 
 
 def _row(queue: Queue, stats: QueueStats, listing: PollInfo | None) -> tuple[Any, ...]:
@@ -159,10 +159,10 @@ def _with_breakers(stats: QueueStats, breakers: Sequence[BreakerStatus]) -> dict
 @command("show")
 @queue_argument
 def show(queue: str) -> None:
-    """One queue: its settings, its counts, since when the oldest item waits, and which workers work on it.
+    """Show one queue: its settings, its counts, how long the oldest item has waited, and its workers.
 
-    Of circuit breakers that are not closed: since when, why, how many items wait, and when the next probe is.
-    Of an external queue also when and how often it was listed, and the last error of a listing.
+    For each circuit breaker that is not closed: since when, why, how many items wait, and the time of the next probe.
+    For an external queue: when and how often it was listed, and the last error of a listing.
     """
     with open_target() as broker:
         found, stats = broker.get_queue(queue), broker.stats(queue)
@@ -178,21 +178,21 @@ def show(queue: str) -> None:
     print_line(f"{stats}")
     _print_gates(found, breakers)
     settings = changed_settings(found.settings)
-    print_line("settings:" if settings else "settings: all as usual (docs/reference/settings.md)")
+    print_line("settings:" if settings else "settings: all defaults (docs/reference/settings.md)")
     fields((name, setting_text(value)) for name, value in settings.items())
-    print_line("workers:" if workers else "workers: none that is alive")
+    print_line("workers:" if workers else "workers: none alive")
     for worker in workers:
         print_line(escape_line(f"  {worker}"))
     if listing is not None:
         _print_listing(listing)
     if stats.dead_letters:
-        print_note(f"What died here: {command_line(f'dead groups -q {queue}')}")
+        print_note(f"Causes of its dead letters: {command_line(f'dead groups -q {queue}')}")
 
 
 def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
-    """What keeps workers from items, beside a pause."""
+    """Print what stops leases in addition to a pause."""
     if (until := _retry_after(queue)) is not None:
-        print_line(f"gives no leases until {_when(until)}: a Retry-After asked for it")
+        print_line(f"gives no leases until {_when(until)}: requested by a Retry-After")
     for each in breakers:
         print_line(escape_line(str(each)))
     if breakers:
@@ -200,7 +200,7 @@ def _print_gates(queue: Queue, breakers: Sequence[BreakerStatus]) -> None:
 
 
 def _retry_after(queue: Queue) -> Instant | None:
-    """Until when a Retry-After closes the queue."""
+    """Return the time until which a Retry-After closes the queue; None without one."""
     until = next((gate.until for gate in queue.gates if gate.name == RETRY_AFTER_GATE), None)
     return until if until is not None and until > now() else None
 
@@ -224,7 +224,7 @@ def _when(at: Instant | None) -> str:
 @queue_argument
 @setting_options
 def update(queue: str) -> None:
-    """Change settings. They hold from the next failure on, in every process, without a restart.
+    """Change the settings of a queue. They apply in every process without a restart, from the next failure on.
 
     \b
     redrive queue update orders --attempts 10
@@ -233,20 +233,20 @@ def update(queue: str) -> None:
     with open_target() as broker:
         changes = given_settings(broker.get_queue(queue).settings)
         if not changes:
-            raise click.UsageError("There is no setting to change; redrive queue update --help lists all there are")
+            raise click.UsageError("There is no setting to change; redrive queue update --help lists all settings")
         changed = broker.update_queue(queue, **changes)
     if as_json():
         print_json(changed)
         return
     settings = changed_settings(changed.settings)
-    print_line(f"queue {changed.name} has {_settings_text(settings) if settings else 'its usual settings'}")
+    print_line(f"queue {changed.name} has {_settings_text(settings) if settings else 'its default settings'}")
 
 
 @command("delete")
 @queue_argument
 @confirm_options(final=True)
 def delete(queue: str, dry_run: bool, yes: int | None) -> None:
-    """Remove a queue and every item in it, in whatever status. This cannot be taken back."""
+    """Remove a queue and all its items, in any status. This cannot be undone."""
     with open_target() as broker:
         broker.get_queue(queue)
         count = broker.count(queue=queue, status="any", archived=True)
@@ -265,11 +265,11 @@ def delete(queue: str, dry_run: bool, yes: int | None) -> None:
 @command("pause")
 @queue_argument
 def pause(queue: str) -> None:
-    """Give no more items to workers. Puts go on, and what runs is finished."""
+    """Stop giving items to workers. Puts continue, and running items are finished."""
     with open_target() as broker:
         paused = broker.pause_queue(queue)
     print_json(paused) if as_json() else print_line(
-        f"queue {queue} is paused; {command_line(f'queue resume {queue}')} goes on"
+        f"queue {queue} is paused; {command_line(f'queue resume {queue}')} resumes it"
     )
 
 

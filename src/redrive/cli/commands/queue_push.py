@@ -1,4 +1,4 @@
-"""`redrive queue push`: put items, one or many."""
+"""`redrive queue push`: put one item or many."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from redrive.contract.item_calls import NewItem
 
 LINES_AT_ONCE = 1_000
-"""Lines that are put in one transaction."""
+"""The largest number of lines in one transaction."""
 BYTES_AT_ONCE = 8 * MIB
 TEXTS = texts_of(ItemOptions)
-"""What each option of an item means."""
+"""The help text of each option of an item."""
 
 
 def _headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -48,9 +48,9 @@ def _retry(context: click.Context, parameter: click.Parameter, text: str | None)
 @command("push")
 @click.argument("queue", shell_complete=complete_queue)
 @click.argument("payload", required=False)
-@click.option("--file", "path", type=click.File("rb"), help="Take the payload from a file; - is stdin.")
-@click.option("--text", is_flag=True, help="The payload is a text, and not JSON.")
-@click.option("--lines", is_flag=True, help="One item for each line, by the thousand; empty lines are passed over.")
+@click.option("--file", "path", type=click.File("rb"), help="Read the payload from a file; - is stdin.")
+@click.option("--text", is_flag=True, help="The payload is text, not JSON.")
+@click.option("--lines", is_flag=True, help="Put one item for each line, in batches of 1,000; skip empty lines.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers, help=TEXTS["headers"])
 @click.option("--delay", default="0", metavar="TIME", help=TEXTS["delay"])
 @click.option("--priority", type=click.IntRange(0, 9), default=5, help=TEXTS["priority"])
@@ -75,24 +75,24 @@ def push(
     retry: Any,
     content_type: str | None,
 ) -> None:
-    """Put items into a queue. The PAYLOAD is JSON; - or nothing takes it from stdin.
+    """Put items into a queue. The PAYLOAD is JSON; if it is - or missing, it is read from stdin.
 
     \b
     redrive queue push emails '{"to": "ann@example.com"}'
     redrive queue push notes --text 'no JSON at all'
     redrive queue push emails --lines --file many.jsonl
 
-    Without a payload, an external queue of redrive.toml is listed anew, now, by the processes that run it; stdin is
-    not read then. Where no process runs it, nothing is done, and the exit code is 1.
+    For an external queue of redrive.toml, no payload means: the processes that run the queue list it now. Stdin is not
+    read then. If no process runs it, nothing is done, and the exit code is 1.
     """
     if payload is not None and path is not None:
-        raise click.UsageError("A payload and --file were given; leave one out")
+        raise click.UsageError("A payload and --file were given; omit one")
     if text and content_type is not None:
-        raise click.UsageError("--text and --content-type were given; leave one out")
+        raise click.UsageError("--text and --content-type were given; omit one")
     if expire is not None and expire_at is not None:
-        raise click.UsageError("--expire and --expire-at were given; leave one out")
+        raise click.UsageError("--expire and --expire-at were given; omit one")
     if lines and key is not None:
-        raise click.UsageError("--key is for one item, and --lines puts many; leave one out")
+        raise click.UsageError("--key is for one item, and --lines puts many; omit one")
     options: dict[str, Any] = {
         "headers": headers,
         "delay": delay,
@@ -118,7 +118,7 @@ def push(
 
 
 def _list_anew(broker: Broker, queue: str) -> bool:
-    """Let an external queue be listed now. False where it is no external one."""
+    """Request a listing of an external queue now. Return false if it is no external queue."""
     from redrive.broker.flows import external_polls
 
     if broker.run_flow(external_polls.external_queue(queue)) is None:
@@ -130,7 +130,7 @@ def _list_anew(broker: Broker, queue: str) -> bool:
         print_json({"queue": queue, "requested": bool(workers), "workers": workers})
     elif workers:
         print_line(f"{queue} is listed now by {', '.join(workers)}")
-        print_note(f"How it went: {command_line(f'queue show {queue}')}")
+        print_note(f"Show the result: {command_line(f'queue show {queue}')}")
     else:
         print_line(
             f"{queue} is an external queue, and no process lists it now. {command_line('work')} lists it when it starts"
@@ -160,7 +160,7 @@ def _lines_of(payload: str | None, path: IO[bytes] | None) -> Iterator[bytes]:
 
 
 def _value(data: bytes, options: dict[str, Any], line: int) -> Any:
-    """What to put: bytes where there is a content type, else what the JSON says."""
+    """Return the value to put: bytes if there is a content type, else the decoded JSON."""
     if options["content_type"] is not None:
         return data
     try:
@@ -195,7 +195,7 @@ def _push_lines(broker: Broker, queue: str, lines: Iterator[bytes], options: dic
                 shown.at(count)
         except BaseException:
             if count:
-                click.echo(f"redrive: before this, {pluralize(count, 'item')} went into {queue}", err=True)
+                click.echo(f"redrive: before this, {pluralize(count, 'item')} were put into {queue}", err=True)
             raise
     if as_json():
         print_json({"queue": queue, "put": count})

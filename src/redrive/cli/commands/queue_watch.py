@@ -1,4 +1,4 @@
-"""`redrive queue watch|logs`: what happens, while it happens."""
+"""`redrive queue watch|logs`: live counts, and the feed of events."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _TOTALS = tuple(name for name in QueueStats.__struct_fields__ if name.endswith("
 
 @command("watch")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=complete_queue)
-@click.option("--every", default="1s", show_default=True, metavar="TIME", help="How often to look.")
-@click.option("--times", type=click.IntRange(1), metavar="N", help="End after so many looks; else with Ctrl-C.")
+@click.option("--every", default="1s", show_default=True, metavar="TIME", help="Interval between polls.")
+@click.option("--times", type=click.IntRange(1), metavar="N", help="End after N polls; default: run until Ctrl-C.")
 def watch(queues: tuple[str, ...], every: str, times: int | None) -> None:
-    """Live counts of these queues, or of all. Ends with Ctrl-C.
+    """Show live counts of these queues, or of all, until Ctrl-C.
 
-    In a terminal it is a table that changes. Elsewhere, and with -o json, it is a line of JSON for each queue at first,
-    and then whenever its counts change.
+    In a terminal it shows a live table. Elsewhere, and with -o json, it prints a line of JSON for each queue at the
+    start, and another each time its counts change.
     """
     pause = parse_duration(every, "--every") / SECOND
     with open_target() as broker:
@@ -95,24 +95,24 @@ def _rate(now: QueueStats, before: QueueStats | None, total: str) -> str:
 
 @command("logs")
 @click.argument("item", required=False)
-@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Of this queue only.")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Only this queue.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(map(str, FeedKind))), metavar="KIND",
-              help="Of this kind only, as in dead or redriven; may be given more than once.")  # fmt: skip
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on, until Ctrl-C.")
+              help="Only events of this kind, such as dead or redriven; can be repeated.")  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Then wait for new events and print them, until Ctrl-C.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most entries to begin with."
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of past events."
 )
-@click.option("--wait", metavar="TIME", help="With --follow: end after this time without anything.")
+@click.option("--wait", metavar="TIME", help="With --follow: end after this time without an event.")
 def logs(
     item: str | None, queue: str | None, kinds: tuple[str, ...], follow: bool, limit: int, wait: str | None
 ) -> None:
-    """What happened, oldest first: to all items, or to one ITEM under whatever id it had.
+    """Show the events of all items, or of one ITEM under every id that it had, the oldest first.
 
-    The setting `feed` of each queue says what is kept: all that went wrong and all that people did, if nothing else
-    was said. `redrive queue update QUEUE --feed all` also keeps what goes well.
+    The setting `feed` of each queue selects the events that are kept: by default failures and manual changes.
+    `redrive queue update QUEUE --feed all` also keeps successes.
     """
     if wait is not None and not follow:
-        raise click.UsageError("--wait is for --follow; leave it out, or give both")
+        raise click.UsageError("--wait is for --follow; omit it, or give both")
     with open_target() as broker:
         if queue is not None:
             broker.get_queue(queue)
@@ -126,7 +126,7 @@ def logs(
                 _print(entry)
             if not page.entries:
                 print_line(
-                    "Nothing is kept of what happened. The setting `feed` says what is: redrive queue update --help"
+                    "No events are kept. The setting `feed` selects the kept events: redrive queue update --help"
                 )
             return
         for entry in page.entries:

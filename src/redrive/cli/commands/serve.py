@@ -1,4 +1,4 @@
-"""`redrive serve`: the broker over HTTP."""
+"""`redrive serve`: the HTTP server of a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redrive.server.asgi import Server
 
 CLOSING_SECONDS = 1.0
-"""How long a server that stops at once waits for its stores."""
+"""Seconds that a server waits for its stores if it stops immediately."""
 
 _USUAL = ServerOptions()
 _log = events.logger("redrive.server")
@@ -42,7 +42,7 @@ _log = events.logger("redrive.server")
 @click.option(
     "--host",
     metavar="ADDRESS",
-    help=f"Where to listen, {_USUAL.host} by default. Any other needs tokens, or --allow-anyone.",
+    help=f"Address to listen on, {_USUAL.host} by default. Any other needs tokens or --allow-anyone.",
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_535), metavar="PORT", help=f"{_USUAL.port} by default; 0 takes a free one."
@@ -50,47 +50,53 @@ _log = events.logger("redrive.server")
 @click.option(
     "--work/--no-work",
     default=None,
-    help="Run the workers of redrive.toml here too, or do not, whatever the file says.",
+    help="Run the workers of redrive.toml in this process too, or do not, regardless of the file.",
 )
 @click.option(
     "--namespace",
     "namespaces",
     multiple=True,
     metavar="NAME",
-    help="Namespaces to open at once; others are opened when they are first asked for.",
+    help="Namespace to open at the start; can be repeated. Others are opened when they are first used.",
 )
 @click.option(
     "--max-dead",
     type=click.IntRange(0),
     metavar="N",
-    help="With more dead letters in a namespace, health is degraded.",
+    help="Report health as degraded if a namespace has more dead letters.",
 )
 @click.option(
     "--allow-anyone",
     is_flag=True,
-    help="Listen where others can connect though there is no token: everybody may do everything.",
+    help="Listen where others can connect although there is no token: every client has all rights.",
 )
 @click.option(
     "--hostname",
     "hostnames",
     multiple=True,
     metavar="NAME",
-    help="Without tokens: a name that requests may be for, beside addresses and localhost.",
+    help="Without tokens: a host name that requests may use, in addition to addresses and localhost.",
 )
 @click.option(
-    "--max-body", type=click.IntRange(1, 1024), default=32, show_default=True, metavar="MIB", help="Largest request."
+    "--max-body",
+    type=click.IntRange(1, 1024),
+    default=32,
+    show_default=True,
+    metavar="MIB",
+    help="Size of the largest request.",
 )
-@seconds_option("--max-wait", "60s", "How long a lease or a watch may wait at most.")
-@seconds_option("--shutdown-timeout", "30s", "How long calls may take to finish after the first SIGTERM or Ctrl-C.")
+@seconds_option("--max-wait", "60s", "Longest time that a long poll, such as a lease, may wait.")
+@seconds_option("--shutdown-timeout", "30s", "Time for calls to finish after the first SIGTERM or Ctrl-C.")
 @log_json_option
 def serve(**options: Any) -> None:
     """Serve the queues of a store over HTTP, until it is stopped.
 
     Without options it serves the file redrive.db in the working directory, on http://127.0.0.1:7272, to programs on
-    this machine. --url names another store: redrive --url postgresql://… serve. The file redrive.toml here or above is
-    applied to the store that is served, and again when it is edited, whether it names that store or --url does.
+    this machine. --url names another store: redrive --url postgresql://… serve. The file redrive.toml in the working
+    directory or above it is applied to this store, and again when it is edited, even if the store comes from --url.
 
-    Ctrl-C or SIGTERM: gives out no more leases, answers whoever waits, finishes what runs. Once more: stops at once.
+    Ctrl-C or SIGTERM: gives out no more leases, answers waiting clients, and finishes running calls. A second one stops
+    the server immediately.
     """
     events.configure()
     try:
@@ -113,7 +119,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
-    """Open, listen, say so, serve."""
+    """Open the store, listen, print the address, and serve. Return whether all calls were finished at the end."""
     from redrive.server.authentication import TokenAuthenticator
     from redrive.server.http_server import HttpRunner, listen, may_bind
 
@@ -155,7 +161,7 @@ async def _serve(place: StoreTarget, options: dict[str, Any]) -> bool:
 
 
 async def _stop(running: ConfigRuntime, *, at_once: bool) -> None:
-    """Let workers of the file finish, and their commands; or end them, when a signal comes meanwhile."""
+    """Let the workers of the file and their commands finish; or end them if a signal arrives during that time."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.stop_now)
@@ -163,7 +169,7 @@ async def _stop(running: ConfigRuntime, *, at_once: bool) -> None:
         running.stop_now()
     await asyncio.to_thread(running.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)  # what is left to do may be ended as any program
+        loop.remove_signal_handler(number)  # the rest may be ended by the default handlers
 
 
 def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Server:
@@ -180,7 +186,7 @@ def _application(place: StoreTarget, host: str, options: dict[str, Any]) -> Serv
 
 
 def _config(place: StoreTarget) -> Config | None:
-    """The file of the project. As for `redrive work`, what names another store goes before its `url` alone."""
+    """Load the file of the project. As for `redrive work`, another way to name the store overrides only its `url`."""
     path = project_file()
     return None if path is None else project_config(path, needs_store=place.source == str(path))
 
@@ -196,7 +202,7 @@ def _where(config: Config | None, options: dict[str, Any]) -> tuple[str, int]:
 async def _started(
     config: Config | None, broker: AsyncBroker, place: StoreTarget, options: dict[str, Any]
 ) -> ConfigRuntime | None:
-    """The file in force: its queues are made, and its workers run if that is asked for."""
+    """Start the runtime of the file: its queues are created, and its workers run if that is wanted."""
     if config is None:
         if options["work"]:
             raise InvalidInput("--work runs the workers of redrive.toml, and there is none here or above; write one")
@@ -237,13 +243,13 @@ def _first_screen(
     file: Path | None,
 ) -> str:
     who = (
-        "who has a token may call: Authorization: Bearer …"
+        "every client with a token: Authorization: Bearer …"
         if has_tokens
-        else "anybody who can connect may call; to ask for tokens, make one on the store:\n"
+        else "every client that can connect; to require tokens, create one on the store:\n"
         f"    redrive --url {place.shown} token create NAME --role admin"
     )
     which = ", ".join(namespaces)
-    in_force = "" if file is None else f"\n  File: {file} says which queues there are, and its edits hold."
+    in_force = "" if file is None else f"\n  File: {file} is applied, and again after each edit."
     redrive = f"redrive --url {address}"
     return f"""\
 redrive {__version__} serves {place.shown}, namespace {which}
@@ -263,7 +269,7 @@ Calls: {address}/openapi.json   Health: {address}/health   Stop: Ctrl-C
 
 
 def _path_to_set() -> str:
-    """A line that lets a shell find the command, where it does not."""
+    """Return a line that lets a shell find the command; empty if it already does."""
     if shutil.which("redrive") is not None:
         return ""
     return f'\n  export PATH="{Path(sys.executable).parent}:$PATH"'

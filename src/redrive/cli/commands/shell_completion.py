@@ -1,4 +1,4 @@
-"""`redrive completion`: the script that completes commands in a shell; and names that are completed by it."""
+"""`redrive completion`: the script for shell completion, and the completion of queue names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of queues that begin so. A store that does not answer completes nothing, and says nothing."""
+    """Return the names of queues with this prefix. If the store does not answer, there are none, and no error."""
     try:
         with open_place(find_target(ask=False)) as broker:
             return [queue.name for queue in broker.list_queues() if queue.name.startswith(incomplete)]
-    except Exception:  # whatever it is, a person who presses the tabulator does not want to read about it
+    except Exception:  # an error message would break the command line that is being typed
         return []

@@ -1,4 +1,4 @@
-"""`redrive token create|list|revoke`: who may call a server, and do what."""
+"""`redrive token create|list|revoke`: the access tokens of a server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _COLUMNS = {"name": "~", "roles": "~", "namespaces": "~", "queues": "~", "create
 
 @click.group()
 def token() -> None:
-    """Tokens: who may call a server, and do what.
+    """Access tokens: which clients may call a server, with which rights.
 
-    They are kept in the store that the server is on. As soon as there is one, every request needs one. Make the first
-    one on the store itself, before others can reach the server.
+    They are kept in the store of the server. As soon as there is one, every request needs a token. Create the first one
+    on the store itself, before other machines can reach the server.
 
     \b
     redrive --url sqlite:///jobs.db token create ann --role admin
@@ -34,16 +34,16 @@ def token() -> None:
 @token.command("create", cls=StoreCommand)
 @click.argument("name")
 @click.option("--role", "roles", type=click.Choice([role.value for role in Role]), multiple=True, required=True,
-              help="What it is for; several may be given.")  # fmt: skip
+              help="Role, which gives rights; can be repeated.")  # fmt: skip
 @click.option("--namespace", "namespaces", multiple=True, default=ANY, metavar="PATTERN",
-              help="Namespaces that it is for, as in team-*; all if not given.")  # fmt: skip
+              help="Namespaces that it may access, as in team-*; default: all. Can be repeated.")  # fmt: skip
 @click.option("--queue", "queues", multiple=True, default=ANY, metavar="PATTERN",
-              help="Queues that it is for, as in orders-*; all if not given.")  # fmt: skip
-@click.option("--expires", metavar="DURATION", help="How long it is good, as in 30d; for ever if not given.")
+              help="Queues that it may access, as in orders-*; default: all. Can be repeated.")  # fmt: skip
+@click.option("--expires", metavar="DURATION", help="Time until it expires, as in 30d; default: never.")
 def create(
     name: str, roles: tuple[str, ...], namespaces: tuple[str, ...], queues: tuple[str, ...], expires: str | None
 ) -> None:
-    """Make a token called NAME, which is unique and stands in the audit. It is printed this once."""
+    """Create a token called NAME, which is unique and appears in the audit. The token is printed only once."""
     with open_target(create=True, namespace=TOKENS_NAMESPACE) as broker:
         core = broker.core
         made = broker.run_flow(
@@ -60,19 +60,19 @@ def create(
     if as_json():
         print_json({"token": made.text, **_form(made.token, core.clock.now())})
         return
-    print_line(made.text)  # alone on stdout, so that it can be piped to where it is kept
+    print_line(made.text)  # alone on stdout, so that it can be piped to a secret store
     print_note("It is not shown again. Give it to a client as the variable REDRIVE_TOKEN.")
 
 
 @token.command("list", cls=StoreCommand)
 def list_() -> None:
-    """All tokens, without their secrets; also those that have expired."""
+    """List all tokens without their secrets, including those that have expired."""
     with open_target(namespace=TOKENS_NAMESPACE) as broker:
         found, now = broker.run_flow(token_store.list_all()), broker.core.clock.now()
     if as_json():
         print_json([_form(each, now) for each in found])
     elif not found:
-        print_line("There is no token: a server on this store lets everybody do everything.")
+        print_line("There is no token: on a server of this store every client has all rights.")
     else:
         table(_COLUMNS, [_row(each, now) for each in found], least=("created", "by", "namespaces", "queues"))
 
@@ -80,10 +80,10 @@ def list_() -> None:
 @token.command("revoke", cls=StoreCommand)
 @click.argument("name")
 def revoke(name: str) -> None:
-    """The token called NAME lets nobody in any more, a second from now at the latest."""
+    """Revoke the token called NAME. Servers refuse it after one second at the latest."""
     with open_target(namespace=TOKENS_NAMESPACE) as broker:
         if not broker.run_flow(token_store.revoke(name, broker.core.actor(None))):
-            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows those there are")
+            raise NotFound(f"there is no token called {name!a:.80}; {command_line('token list')} shows all tokens")
     if as_json():
         print_json({"revoked": name})
     else:

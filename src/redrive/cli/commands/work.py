@@ -37,12 +37,12 @@ _FOR_APPS = (
     "memory_limit",
     "max_items_per_child",
 )
-"""Options that only mean something for an app or a group of loops."""
+"""Options that apply only to an app or a group of loops."""
 _FOR_FILES = {
     "namespace": "an app says its namespace itself, as in App(namespace='blue'), and a group where its store is opened",
     "config": "an app or a group reads no config file",
 }
-"""Options of every command that only mean something for the workers of a file, and why."""
+"""Options of every command that apply only to the workers of a file, each with the reason."""
 
 
 @click.command(cls=StoreCommand, short_help="Run an app, a group of loops, or the workers of redrive.toml.")
@@ -53,7 +53,7 @@ _FOR_FILES = {
     "queues",
     multiple=True,
     metavar="NAME",
-    help="A queue to work on; more than one may be given. Default: all that the app declares.",
+    help="A queue to work on; can be repeated. Default: all queues that the app declares.",
 )
 @click.option(
     "--concurrency",
@@ -62,7 +62,7 @@ _FOR_FILES = {
     default=8,
     show_default=True,
     metavar="N",
-    help="How many functions run at once in threads, and how many coroutines.",
+    help="Maximum number of functions that run concurrently in threads, and of coroutines.",
 )
 @click.option(
     "--processes",
@@ -70,67 +70,66 @@ _FOR_FILES = {
     type=click.IntRange(0, 1_000),
     default=0,
     metavar="N",
-    help="Run items in so many processes instead of threads: what kills its process harms no other item.",
+    help="Run items in N processes instead of threads: an item that kills its process affects no other item.",
 )
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="End when nothing can be run now. What waits for its time or its next try stays where it is.",
+    help="End when no item can run now. Items that wait for their time or their next retry stay in the queue.",
 )
 @click.option(
     "--reload",
     is_flag=True,
-    help="For development: start again when a Python file below the working directory changes.",
+    help="For development: restart when a Python file below the working directory changes.",
 )
-@click.option("--live", is_flag=True, help="Show what runs, live, below the log.")
+@click.option("--live", is_flag=True, help="Show the running items, live, below the log.")
 @seconds_option(
     "--shutdown-timeout",
     "30s",
-    "How long what runs may take to finish after the first SIGTERM or Ctrl-C. The rest is given back.",
+    "Time for running items to finish after the first SIGTERM or Ctrl-C. The others are released.",
 )
-@seconds_option(
-    "--watchdog-timeout", "30s", "A worker that gives no sign of life for so long is killed and started again."
-)
+@seconds_option("--watchdog-timeout", "30s", "Kill and restart a worker that does not respond for this time.")
 @click.option(
     "--memory-limit",
     type=click.IntRange(16),
     metavar="MIB",
-    help="With --processes: memory that each of them can have; beyond it, a handler gets MemoryError.",
+    help="With --processes: memory limit of each process; a handler that exceeds it gets MemoryError.",
 )
 @click.option(
     "--max-items-per-child",
     type=click.IntRange(1),
     metavar="N",
-    help="With --processes: replace each of them after so many items.",
+    help="With --processes: replace each process after N items.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Show metrics for Prometheus at /metrics on this port; 0 takes a free one.",
+    help="Serve metrics for Prometheus at /metrics on this port; 0 takes a free one.",
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-              help="The address to show them on. The default is seen from this machine only.")  # fmt: skip
+              help="Address of the metrics. The default can be reached only from this machine.")  # fmt: skip
 @log_json_option
 def work(what: tuple[str, ...], **options: Any) -> None:
     """Run an app, a group of loops, or the workers of redrive.toml, until it is stopped.
 
-    `redrive work jobs:app` imports the module jobs, from the working directory or from what is installed, and takes
-    the App that is called app in it. `redrive work mail:group` runs the loops of a LoopGroup in the same way, on the
-    store of their mailboxes. Only for apps are --queue, --concurrency, --processes and --until-idle.
+    `redrive work jobs:app` imports the module jobs, from the working directory or an installed package, and runs its
+    App called app. `redrive work mail:group` runs the loops of a LoopGroup in the same way, on the store of their
+    mailboxes; it does not take --queue, --concurrency, --processes or --until-idle. `redrive work calls:dlq` runs the
+    retries of a DeadLetterQueue.
 
-    `redrive work` runs all workers of the file redrive.toml, which run commands; `redrive work mailer` the one that is
+    `redrive work` runs all workers of the file redrive.toml, which run commands; `redrive work mailer` only the worker
     called mailer. The file is applied first, and again when it is edited.
 
-    Ctrl-C or SIGTERM: takes no more items and finishes what runs. Once more: stops at once. Neither costs an item an
-    attempt. SIGHUP starts the worker of an app or a group anew, and reads the file again.
+    Ctrl-C or SIGTERM: leases no more items and finishes running ones. A second one stops immediately. Neither counts as
+    an attempt of an item. SIGHUP restarts the worker of an app or a group, and reads the file again.
 
-    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app or a group could not begin, and
-    3 if something is wrong with the file. With --until-idle it is 7 where the token may not work on a queue, and 4
-    where there is no such queue.
+    The exit code is 0 after a stop or when idle, 1 if it had to be killed, 2 if an app or a group could not start, and
+    3 if the file is invalid. With --until-idle it is 7 if the token may not work on a queue, and 4 if a queue does not
+    exist.
     """
     if was_given("metrics_host") and options["metrics_port"] is None:
-        raise click.UsageError("--metrics-host is for --metrics-port; leave it out, or give both")
+        raise click.UsageError("--metrics-host is for --metrics-port; omit it, or give both")
     if any(":" in each for each in what):
         _work_app(what, options)
     else:
@@ -138,11 +137,11 @@ def work(what: tuple[str, ...], **options: Any) -> None:
 
 
 def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Workers of the file have their own numbers, which stand there."""
+    """Run the workers of the file, which sets their numbers: options of an app are refused."""
     for option in _given(_FOR_APPS):
         raise click.UsageError(
-            f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. What workers of "
-            f"redrive.toml do stands in that file"
+            f"{option} is for the tasks of an app: name one, as in redrive work jobs:app. The workers of redrive.toml "
+            f"are configured in that file"
         )
     events.configure()
     metrics = None if options["metrics_port"] is None else (options["metrics_host"], options["metrics_port"])
@@ -157,12 +156,12 @@ def _work_file(workers: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 def _given(names: Iterable[str]) -> list[str]:
-    """Those of these options that were typed, with their dashes."""
+    """Return those of these options that were typed, with their dashes."""
     return ["--queue" if name == "queues" else f"--{name.replace('_', '-')}" for name in names if was_given(name)]
 
 
 def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Run an app or another program of a module. An app says itself where it runs, unless a URL is given."""
+    """Run an app or another program of a module. An app determines its store, unless a URL is given."""
     for name, why in _FOR_FILES.items():
         if get_option(name) is not None:
             raise click.UsageError(f"--{name} is for workers of redrive.toml: {why}")
@@ -195,7 +194,7 @@ def _work_app(what: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 def _spec(what: tuple[str, ...]) -> str:
-    """The one app. Whether there is such an app is found out by the worker, which imports it."""
+    """Return the one app that was named. The worker, which imports it, checks that it exists."""
     if len(what) > 1:
         raise click.UsageError(f"name one app, or workers of the file, not {' and '.join(what)}")
     module, _, attribute = what[0].partition(":")
@@ -205,19 +204,19 @@ def _spec(what: tuple[str, ...]) -> str:
 
 
 IMPATIENCE_SECONDS = 0.5
-"""A second signal that comes sooner is the same one: some send it to the process and to its group."""
+"""A second signal within this time counts as the same one: some senders signal the process and its group."""
 _log = events.logger("redrive.config")
 
 
 def work_by_file(
     workers: Collection[str] | None, *, until_idle: bool, shutdown_seconds: float, metrics: tuple[str, int] | None
 ) -> int:
-    """Run the workers of the file. Gives the exit code."""
+    """Run the workers of the file. Return the exit code."""
     place = find_target()
     config = _config(place)
     if place.is_memory:
         raise InvalidInput(
-            "memory:// is this process's own, and nobody could put anything to it; name a file or server"
+            "memory:// exists only in this process, so no other program could put items; name a file or server"
         )
     with open_place(place, create=True, maintenance=True) as broker, _shown(broker, metrics):
         running = ConfigRuntime(
@@ -243,7 +242,7 @@ def _config(place: StoreTarget) -> Config:
 
 @contextlib.contextmanager
 def _shown(broker: Broker, metrics: tuple[str, int] | None) -> Iterator[None]:
-    """Show metrics meanwhile, where that was asked for."""
+    """Serve metrics while this runs, if they are wanted."""
     if metrics is None:
         yield
         return
@@ -259,14 +258,14 @@ def _shown(broker: Broker, metrics: tuple[str, int] | None) -> Iterator[None]:
 
 
 class _Signals(SignalQueue):
-    """Signals for workers of the file, and what they ask for."""
+    """The signals for workers of the file."""
 
     def __init__(self) -> None:
         super().__init__(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         self._stopped_at: float | None = None
 
     def handle(self, running: ConfigRuntime, seconds: float | None = None, wait: float = 0.0) -> bool:
-        """Do what signals ask for that arrived, or arrive within `wait`. Return whether the workers are to stop."""
+        """Handle the signals that arrived, or arrive within `wait`. Return whether the workers are to stop."""
         number = self.next(wait)
         while number is not None:
             now = time.monotonic()
@@ -283,18 +282,18 @@ class _Signals(SignalQueue):
         return self._stopped_at is not None
 
     def pass_on(self, running: ConfigRuntime) -> None:
-        """In a thread, as long as the process lives."""
+        """Handle signals without end, in a thread."""
         while True:
             self.handle(running, wait=1.0)
 
 
 def _run(running: ConfigRuntime, seconds: float) -> None:
-    """Until a signal comes, or a worker fails."""
+    """Run until a signal arrives, or a worker fails."""
     with _Signals() as signals:
         running.start()
         while not running.has_failed.is_set() and not signals.handle(running, seconds, wait=0.5):
             pass
-        # Stopping waits for commands, and a second signal does not.
+        # `stop` waits for commands, and a second signal has to be handled during that time.
         stopping = threading.Thread(target=running.stop)
         stopping.start()
         while stopping.is_alive():
