@@ -281,6 +281,7 @@ class Record:
     def to_item(self) -> Item:
         """Return the item that `get` returns. Fields that do not apply to its status are omitted."""
         death = self.death if self.status in (Status.DEAD, Status.ARCHIVED) or self.was_dead else None
+        before = self.archived_from if death is None else Status.DEAD
         return Item(
             id=self.id,
             queue=self.queue,
@@ -313,11 +314,7 @@ class Record:
             moving_to=None if self.route is None else self.route.to,
             moving_since=None if self.route is None else self.route.since,
             home_store=self.home_store if self.lies_in_dead_queue else None,
-            archived_from=None
-            if self.archived_from is None
-            else Status.DEAD
-            if death is not None
-            else self.archived_from,
+            archived_from=before if self.status is Status.ARCHIVED else None,
         )
 
     def to_move(self) -> Move:

@@ -184,7 +184,7 @@ def _apply_death(
 
 
 def mark_dead(state: State, item: Record) -> None:
-    """Make the item the last of the dead, and index its words if its queue has search. Call it within a change."""
+    """Make the item the last dead letter, and index its words if its queue has search. Call it within a change."""
     item.death_number = state.draw_number()
     item.words = frozenset()
     if state.queues[item.queue].value.settings.search:
