@@ -273,7 +273,7 @@ class _Signals(SignalQueue):
                 running.check()
             elif self._stopped_at is None:
                 self._stopped_at = now
-                _log.info("stopping", timeout=seconds, hint="again to stop at once")
+                _log.info("stopping", timeout=seconds, hint="again to stop immediately")
                 running.request_stop()
             elif now - self._stopped_at >= IMPATIENCE_SECONDS:
                 _log.info("stopping_now")
