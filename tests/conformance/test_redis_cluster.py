@@ -7,6 +7,7 @@ import pytest
 from tests.sizes import THOROUGH
 
 from redrive.testing.conformance import StoreConformance
+from redrive.testing.conformance.batch_order import BatchOrderConformance
 from redrive.testing.conformance.batches import BatchConformance
 from redrive.testing.conformance.completion import CompleteConformance, ResultConformance
 from redrive.testing.conformance.dead_queue_moves import MoveConformance
@@ -28,6 +29,7 @@ from redrive.testing.conformance.wakeups import WaitConformance
 
 class Essentials(
     BatchConformance,
+    BatchOrderConformance,
     ByHandConformance,
     BulkConformance,
     CompleteConformance,

@@ -99,7 +99,7 @@ def test_completed_dead_letter_with_puts_runs_alone_after_the_others(
 
     monkeypatch.setattr(PostgresStore, "_transact", transacted)
     puts = (Put("jobs", (NewItem(b"3", JSON, idempotency_key="k"),)),)
-    left, done = one.core.store.commit([Complete(dead.token, puts=puts), Complete(second.token)]).results
+    done, left = one.core.store.commit([Complete(second.token), Complete(dead.token, puts=puts)]).results
     assert locks == [True, False]
     assert isinstance(done, Settled)
     assert isinstance(left, StoreUnavailable if fails else Settled)

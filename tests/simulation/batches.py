@@ -65,8 +65,23 @@ def commit_batch(twins: Twins, pick: random.Random) -> None:
     drawn = [pick.choice(makers)(twins, pick, queue) for _ in range(pick.choice([2, 3, 5, 9]))]
     # One of each: stores may take the plain puts of a batch first, and do not see when its leases run out.
     drawn += [maker(twins, pick, queue) for maker in (_put, _lease) if pick.random() < 0.5]
-    made = [maker for maker in drawn if maker is not None]
+    _commit(twins, [maker for maker in drawn if maker is not None])
 
+
+def commit_ends(twins: Twins, pick: random.Random) -> None:
+    """Ends of deliveries beside puts and a lease: a store may leave some to another transaction, with what follows."""
+    if not twins.leases[0]:
+        return
+    queue, kinds = pick.choice(QUEUES), pick.choice((_ENDS, (*_ENDS, "die")))
+    drawn = [_put_plain(queue) for _ in range(pick.choice([0, 0, 1, 3]))]
+    drawn += [_end_with_puts(twins, pick, queue, pick.choice(kinds)) for _ in range(pick.choice([2, 4, 7]))]
+    # Stores may take plain completions last.
+    drawn += [_end_with_puts(twins, pick, queue, "complete") for _ in range(pick.choice([0, 0, 2]))]
+    drawn += [_lease(twins, pick, queue) for _ in range(pick.choice([0, 1]))]
+    _commit(twins, drawn)
+
+
+def _commit(twins: Twins, made: list[MakeCall]) -> None:
     def carry_out(side: int, broker: Broker) -> list[Any]:
         results = broker.core.store.commit([maker(side) for maker in made], twins.clocks[side].now()).results
         return [replace(each, leases=tuple(each.leases)) if isinstance(each, Leased) else each for each in results]
@@ -105,6 +120,47 @@ def _put(twins: Twins, pick: random.Random, queue: str) -> MakeCall:
             fields.pop("idempotency_key", None)
         items.append(NewItem(b"1", JSON, **fields, is_plain=fields.keys() <= {"priority", "expire_timeout"}))
     return lambda side: Put(queue, tuple(items))
+
+
+def _put_plain(queue: str) -> MakeCall:
+    return lambda side: Put(queue, (NewItem(b"2", JSON, is_plain=True),))
+
+
+_ENDS = ("put", "put", "put", "put", "put by key", "put by key", "retry", "release", "extend", "return")
+
+
+def _end_with_puts(twins: Twins, pick: random.Random, queue: str, kind: str) -> MakeCall:
+    """The end of a delivery, most often a completion that puts an item."""
+    count = len(twins.leases[0])
+    position = pick.randrange(max(0, count - 10), count)  # most of the others have ended
+    item = NewItem(pick.choice([b"1", b"2"]), JSON, idempotency_key=pick.choice("xyz"))
+    if kind == "put":
+        item = NewItem(b"1", JSON, is_plain=True)
+
+    def call(side: int) -> Call:
+        lease = twins.leases[side][position]
+        match kind:
+            case "put" | "put by key":
+                return Complete(lease.token, puts=(Put(queue, (item,)),))
+            case "complete":
+                return Complete(lease.token)
+            case "extend":
+                return Extend(lease.token, 30 * SECOND)
+            case "return":
+                return ReturnLease(lease.token)
+            case _:
+                outcome_kind, verdict = _VERDICTS_OF_ENDS[kind]
+                failure = None if kind == "release" else FAILURES[0]
+                return Settle(lease.token, outcome_kind, verdict, _version(twins, side, lease.id), failure)
+
+    return call
+
+
+_VERDICTS_OF_ENDS: dict[str, tuple[OutcomeKind, Verdict]] = {
+    "retry": (OutcomeKind.FAILED, RetryVerdict(0, Status.FAILED)),
+    "release": (OutcomeKind.RELEASED, RetryVerdict(0)),
+    "die": (OutcomeKind.FAILED, Dead(DeadReason.POLICY)),
+}
 
 
 def _settle(twins: Twins, pick: random.Random, queue: str) -> MakeCall | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from tests.simulation.batches import commit_batch, long_time, work_off
+from tests.simulation.batches import commit_batch, commit_ends, long_time, work_off
 from tests.simulation.many_items import (
     change_by_hand,
     drive_operation,
@@ -33,6 +33,7 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.payload import JSON
 from redrive.testing.conformance.gates import change_of
 
+Step = Callable[[Twins, random.Random], None]
 CALLS = 120
 FEWEST_ANSWERS = 60
 POLICIES: list[dict[str, Any]] = [
@@ -43,15 +44,17 @@ POLICIES: list[dict[str, Any]] = [
 BY_A_WORKER = failure_from_fields("Error", "outside", worker="w1")
 
 
-def random_history(twins: Twins, after_each: Callable[[], None] = lambda: None) -> None:
-    """Ask both the same random things, and then everything."""
+def random_history(
+    twins: Twins, after_each: Callable[[], None] = lambda: None, steps: Sequence[Step] | None = None
+) -> None:
+    """Ask both the same random things, STEPS unless others are given, and then everything."""
     pick = twins.random
     twins.ask("create dead", lambda _, broker: broker.create_queue("dead"))
     for name in ("a", "b"):
         settings = {**some_settings(pick), "on_dead": pick.choice(["keep", "keep", "drop"])}
         twins.ask(f"create {name}", lambda _, broker, n=name, s=settings: broker.create_queue(n, **s))  # type: ignore[misc]
     for _ in range(CALLS):
-        pick.choice(STEPS)(twins, pick)
+        pick.choice(steps or STEPS)(twins, pick)
         after_each()
     look_at_everything(twins)
     for broker in twins.brokers:
@@ -317,7 +320,7 @@ def look_at_everything(twins: Twins) -> None:
     look_at_all_results(twins)
 
 
-STEPS = (
+STEPS: Sequence[Step] = (
     *(put, put, put_many, put_failed, put_many_failed, lease, lease, lease_by_id, settle, settle, settle),
     *(by_hand, by_hand, queue_changes, change_gates, refuse_for_a_time, advance, look),
     *(change_by_hand, change_by_hand, start_operation, drive_operation, drive_operation, drive_operation),
@@ -326,3 +329,8 @@ STEPS = (
     long_time,
 )
 """What may happen, the frequent things more than once."""
+STEPS_OF_ENDS: Sequence[Step] = (
+    *(put, put_many, lease, lease, lease, lease_by_id, lease_by_id, settle, by_hand, advance),
+    *[commit_ends] * 8,
+)
+"""Mostly batches of calls that end deliveries."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.servers.redis import Server
 from tests.simulation.histories import random_history
 from tests.simulation.redis_keys import all_keys
@@ -29,9 +30,10 @@ from tests.simulation.test_lanes import (
 from tests.simulation.twins import Ask, Twins, opens
 from tests.sizes import THOROUGH
 
-from redrive import Broker, Dead, DeadReason
+from redrive import Broker, Dead, DeadReason, RetryVerdict, Status
 from redrive.contract import Call
-from redrive.contract.item_calls import Complete, Extend, NewItem, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, NewItem, Put, ReturnLease, Settle
+from redrive.contract.maintenance_calls import Promote
 from redrive.contract.queries import ReadFeed
 from redrive.contract.replies import REPLY_TO, REQUEST_ID
 from redrive.model.duration import MINUTE
@@ -80,7 +82,8 @@ class ScriptTwins(Twins):
         def carry_out(side: int, broker: Broker) -> Any:
             calls = make(broker)
             self.followed[side].clear()
-            return broker.core.store.commit(calls, self.clocks[side].now()).results
+            results = broker.core.store.commit(calls, self.clocks[side].now()).results
+            return [replace(each, leases=tuple(each.leases)) if isinstance(each, Leased) else each for each in results]
 
         self.ask("calls", carry_out)
         self.read("feed", lambda _: ReadFeed(limit=1000))
@@ -141,6 +144,41 @@ def test_deaths_that_are_answered_are_left_to_the_rules(twins: ScriptTwins) -> N
     furnish(twins)
     twins.compare(deaths_with_replies)
     assert twins.followed[0][Settle] == 5  # the first that asks for one, and those after it
+
+
+def calls_after_a_death_that_is_answered(broker: Broker) -> list[Call]:
+    """Each of them changes what the next one gives."""
+    now = version(broker, "plain")
+    (asking,), (retried, released) = with_reply(broker), leases(broker, "plain", 2)
+    due_now = RetryVerdict(0, Status.FAILED)
+    return [
+        Settle(asking.token, OutcomeKind.FAILED, DEAD, now, BOOM),
+        Settle(retried.token, OutcomeKind.FAILED, due_now, now, BOOM),
+        Settle(released.token, OutcomeKind.RELEASED, TAIL, now),
+        Promote(10),
+        *(LeaseItems("plain", 1, worker) for worker in "xyx"),
+    ]
+
+
+def test_all_calls_after_one_that_is_left_are_left(twins: ScriptTwins) -> None:
+    furnish(twins)
+    twins.compare(calls_after_a_death_that_is_answered)
+    assert twins.followed[0] == {Settle: 3, Promote: 1, LeaseItems: 3}
+
+
+def calls_after_a_refused_put(broker: Broker) -> list[Call]:
+    """Of three puts that are merged, one is refused."""
+    broker.create_queue("small", max_size=3)
+    broker.put("small", "active")
+    (active,) = broker.lease("small", worker="w")
+    puts = [Put("small", (NewItem(b"1", JSON, is_plain=True),)) for _ in range(3)]
+    return [*puts, Complete(active.token), LeaseItems("small", 5, "w")]
+
+
+def test_calls_after_a_refused_put_are_executed_by_the_script(twins: ScriptTwins) -> None:
+    furnish(twins)
+    twins.compare(calls_after_a_refused_put)
+    assert not twins.followed[0], "the script was not taken"
 
 
 def second_calls(broker: Broker) -> list[Call]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.simulation.histories import random_history
+from tests.simulation.histories import STEPS_OF_ENDS, random_history
 from tests.simulation.twins import Twins, opens
 from tests.sizes import THOROUGH
 
@@ -19,6 +19,7 @@ from redrive.model.filter import Filter
 from redrive.testing.conformance.plan_subjects import assert_subjects_say_what_items_say
 
 SEEDS = 1_000 if THOROUGH else 20
+SEEDS_OF_ENDS = 1_000 if THOROUGH else 12
 EVERY = 20
 """After how many answers all that plans read is compared with whole items."""
 
@@ -42,3 +43,9 @@ def test_every_answer_is_the_same(seed: int, url: str) -> None:
                     assert_subjects_say_what_items_say(broker.core.store, Filter(status=status), limit=7)
 
     random_history(twins, look_at_plans)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS_OF_ENDS))
+def test_calls_take_effect_in_the_order_of_their_batch(seed: int, url: str) -> None:
+    """Also beside those that a store leaves to another transaction."""
+    random_history(Twins(seed, opens("memory://"), opens(url)), steps=STEPS_OF_ENDS)

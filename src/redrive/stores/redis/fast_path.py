@@ -140,7 +140,8 @@ class FastPathBatch:
                 puts = [self.put_at(member) for member in run]
                 suffixes = self.suffixes[position] = list[str]()
                 items = puts[0].items if len(puts) == 1 else tuple(chain.from_iterable(put.items for put in puts))
-                self._encoded["p"][at] = self._encode_put(Put(puts[0].queue, items), suffixes)
+                encoded = self._encode_put(Put(puts[0].queue, items), suffixes)
+                self._encoded["p"][at] = encoded if len(puts) == 1 else (*encoded, True)
 
     def _merge_leases(self) -> None:
         groups: dict[tuple[Any, ...], list[int]] = {}

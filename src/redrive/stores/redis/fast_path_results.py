@@ -32,7 +32,7 @@ from redrive.stores.redis.queue_state import decode_queue
 
 _FIRST_DELIVERY = Counters(deliveries=1, attempts=1)
 _LEFT = [5]
-"""The answer to a call that the script leaves to the rules."""
+"""The answer to a call that the script leaves."""
 _, _MEMORY_FULL = classify_error(ResponseError("OOM"))
 
 
@@ -43,10 +43,11 @@ class ResultReader:
         self._batch = batch
         self._namespace = namespace
         self._store = store
-        self.unmerged: list[int] = []
-        """Positions of puts whose run was refused: nothing of it was written, and each must be sent separately."""
         self.left: list[int] = []
-        """Positions of calls that the script left to the rules."""
+        """Positions of calls that the script left, in the order of the batch."""
+        self.is_run_refused = False
+        """True if they were left because a run of puts was refused: the script takes them if each put is separate.
+        Otherwise they were left to the rules."""
 
     def read(self, answer: Sequence[Any]) -> list[Any]:
         """Return the result of each call, in order."""
@@ -61,10 +62,11 @@ class ResultReader:
                     self._read_run(position, each, results)
                 elif each.__class__ is bytes:
                     results[position] = self._plainly_completed(position, each)
-                elif kind == "e" and each == _LEFT:
+                elif each == _LEFT:
                     self.left.append(position)
                 else:
                     results[position] = self._result(position, each)
+        self.left.sort()
         return results
 
     def _plainly_completed(self, position: int, queue: bytes) -> Settled:
@@ -76,8 +78,9 @@ class ResultReader:
     def _read_run(self, first: int, answer: Any, results: list[Any]) -> None:
         """Give each put of a run its receipts. If a run of several is refused, one of them may be the reason."""
         positions, at = self._batch.put_runs[first], 0
-        if not answer[0] and len(positions) > 1:
-            self.unmerged.extend(positions)
+        if answer == _LEFT:
+            self.left.extend(positions)
+            self.is_run_refused = True
             return
         receipts = self._result(first, answer)
         for position in positions:

@@ -190,10 +190,10 @@ class RedisStore:
             self._follow(Instant(answer[0]))
         reader = ResultReader(batch, self.namespace, self._client.name)
         commit = Commit(reader.read(answer), arrivals_of(answer), Instant(answer[0]))
-        if reader.unmerged:
-            commit = self._commit_rest(calls, reader.unmerged, commit, partial(self._commit_by_script, merge=False))
+        if reader.is_run_refused:
+            return self._commit_rest(calls, reader.left, commit, partial(self._commit_by_script, merge=False))
         if reader.left:
-            commit = self._commit_rest(calls, reader.left, commit, self._commit_by_rules)
+            return self._commit_rest(calls, reader.left, commit, self._commit_by_rules)
         return commit
 
     def _commit_rest(

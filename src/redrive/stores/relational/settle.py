@@ -44,7 +44,11 @@ _LEASES = f"{_OF_LEASE} FROM redrive_lease WHERE item_no IN carray(?) /*+ ORDER 
 
 
 def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
-    """Execute settles. Plain completions and failures are done together, odd calls by the rules, others one by one."""
+    """Execute settles. Plain completions and failures are done together, odd calls by the rules, others one by one.
+
+    In a shared transaction, an odd completion that puts items is left to an exclusive one, with the calls that follow
+    it: a shared lock cannot be upgraded. Of the other odd calls, every row is locked or new.
+    """
     results: list[Any] = [None] * len(calls)
     plain: list[int] = []
     others: list[int] = []
@@ -55,11 +59,9 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
     leased = {} if in_order else _find_all_leased(batch, [calls[index].token for index in others])
     odd: dict[int, ItemRow] = {}
     failed: list[PlainFailure] = []
+    left_from = len(calls)
     for index in others:
         call = calls[index]
-        if in_order and batch.has_left:
-            results[index] = LEFT
-            continue
         try:
             item_row = leased.get(call.token) or _find_leased(batch, call.token)
             if item_row is None:
@@ -73,6 +75,9 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
                 continue
             _settle_failed(batch, failed, results)
             if _is_odd(batch, call, item_row):
+                if batch.is_shared and _puts_items(call):
+                    batch.has_left, left_from = True, index
+                    break
                 odd[index] = item_row
             else:
                 _settle_odd(batch, calls, odd, results)
@@ -83,6 +88,9 @@ def settle_all(batch: Batch, calls: Sequence[SettleCall]) -> list[Any]:
             _settle_odd(batch, calls, odd, results)
     _settle_failed(batch, failed, results)
     _settle_odd(batch, calls, odd, results)
+    if batch.has_left:
+        results[left_from:] = [LEFT] * (len(calls) - left_from)
+        plain = [index for index in plain if index < left_from]
     if plain:
         _complete_all(batch, [calls[index] for index in plain], plain, results)  # type: ignore[misc]  # chosen by class
     return results
@@ -112,15 +120,11 @@ def _is_odd(batch: Batch, call: SettleCall, item_row: ItemRow) -> bool:
 def _settle_odd(
     batch: Batch, calls: Sequence[SettleCall] | Mapping[int, SettleCall], odd: dict[int, ItemRow], results: list[Any]
 ) -> None:
-    """Execute calls by the rules. In a shared transaction, completions that put items are left to an exclusive one: a
-    shared lock cannot be upgraded. Of the other calls, every row is locked or new."""
+    """Execute calls by the rules."""
     if not odd:
         return
-    now = [index for index in odd if not (batch.is_shared and _puts_items(calls[index]))]
-    for index in odd.keys() - set(now):
-        results[index], batch.has_left = LEFT, True
-    rows = [odd[index] for index in now]
-    for index, result in zip(now, execute_by_rules(batch, [calls[index] for index in now], rows), strict=True):
+    by_rules = execute_by_rules(batch, [calls[index] for index in odd], list(odd.values()))
+    for index, result in zip(odd, by_rules, strict=True):
         results[index] = result
     odd.clear()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redrive.testing.conformance.archive import ArchiveCallsConformance, ArchiveOfAnyConformance
 from redrive.testing.conformance.async_broker import AsyncConformance, AsyncLookingConformance
 from redrive.testing.conformance.awaited_ends import AwaitConformance
+from redrive.testing.conformance.batch_order import BatchOrderConformance
 from redrive.testing.conformance.batches import BatchConformance, VerdictConformance
 from redrive.testing.conformance.blocked_probes import BlockedProbeConformance
 from redrive.testing.conformance.breaker_probes import BreakerControlConformance, ProbeConformance
@@ -276,6 +277,7 @@ class StoreConformance(
     AsyncLookingConformance,
     AsyncWorkersConformance,
     BatchConformance,
+    BatchOrderConformance,
     VerdictConformance,
     ArrivalConformance,
     AwaitConformance,

@@ -89,7 +89,7 @@ end
 local function complete_plain(call)
   local number, key, named = string.sub(call, 1, 16), string.sub(call, 17, 32), #call > 64 and string.sub(call, 65)
   local raw = fetched_states[number]
-  if not raw or removed_bodies[number] or left_bodies[number] then
+  if not raw or removed_bodies[number] then
     return complete({'complete', number, key, string.sub(call, 33, 64), named, 0, 0, 0, {}})
   end
   local state = cmsgpack.unpack(raw)

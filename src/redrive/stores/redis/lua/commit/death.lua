@@ -92,7 +92,7 @@ local function die(call)
     return state
   end
   if state.h or (not state.m and may_ask_for_reply(body)) then
-    left_bodies[body], has_left_settle = true, true
+    has_left = true
     return {5}
   end
   local queue = state.q

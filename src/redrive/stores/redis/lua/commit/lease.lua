@@ -90,8 +90,9 @@ local function plain_lease_function(queue, info, rank, call, deadline)
 end
 
 -- {queue, limit, worker or false, timeout or -1, whether to ignore overdue items, seed of the keys of tokens}. Returns
--- false if the queue does not exist, {5} if it is left to the rules because the gates of its queue count leases or a
--- call before it was left; else {overdue, next_at or -1, leases}, with next_at only if there are fewer than limit.
+-- false if the queue does not exist, {5} if it is left to the rules because the gates of its queue count leases; else
+-- {overdue, next_at or -1, leases}, with next_at only if there are fewer than limit. Leases after one that is left do
+-- not depend on it: they are from other queues, or are left too.
 local function lease_items(call)
   local queue, limit = call[1], call[2]
   local info = info_of(queue)
@@ -104,7 +105,7 @@ local function lease_items(call)
   if info.g and now < info.g then
     return {0, info.g, {}}
   end
-  if info.a or has_left then
+  if info.a then
     return {5}
   end
   if not overdue[queue] then

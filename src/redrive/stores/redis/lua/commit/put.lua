@@ -1,7 +1,8 @@
 -- Puts.
 -- Defines: check_put, write_put.
 -- A put is {queue, items}, where an item is {argument, priority, bytes, options}; or, if no item has options and all
--- have one priority, {queue, first argument, count, priority, bytes of the largest}.
+-- have one priority, {queue, first argument, count, priority, bytes of the largest, whether it is a run: the puts of
+-- several calls}.
 -- Options: `a` enqueue_at, `d` delay, `x` expire_timeout, `u` expire_at, `h` holders, `k` idempotency_key,
 -- `g` digest of the payload.
 

@@ -4,11 +4,15 @@ local settle_functions = {complete = complete, retry = retry, die = die, ['retur
 
 local put_results, settle_results, promote_results, lease_results = {}, {}, {}, {}
 for at, call in ipairs(calls.p) do
-  local refused = check_put(call, {}, {})
-  put_results[at] = refused and {0, refused} or {1, write_put(call)}
+  local refused = not has_left and check_put(call, {}, {})
+  if has_left or (refused and call[6]) then
+    has_left, put_results[at] = true, {5}
+  else
+    put_results[at] = refused and {0, refused} or {1, write_put(call)}
+  end
 end
 flush()
-if #calls.e > 0 then
+if #calls.e > 0 and not has_left then
   local bodies = {}
   for at, call in ipairs(calls.e) do
     bodies[at] = type(call) == 'string' and string.sub(call, 1, 16) or call[2]
@@ -18,7 +22,9 @@ if #calls.e > 0 then
   end
 end
 for at, call in ipairs(calls.e) do
-  if type(call) == 'string' then
+  if has_left then
+    settle_results[at] = {5}
+  elseif type(call) == 'string' then
     settle_results[at] = complete_plain(call)
   else
     settle_results[at] = settle_functions[call[1]](call)
@@ -26,10 +32,10 @@ for at, call in ipairs(calls.e) do
 end
 flush()
 for at, limit in ipairs(calls.m) do
-  promote_results[at] = promote(limit)
+  promote_results[at] = has_left and {5} or promote(limit)
 end
 for at, call in ipairs(calls.l) do
-  lease_results[at] = lease_items(call)
+  lease_results[at] = has_left and {5} or lease_items(call)
 end
 
 if is_number_allocated then

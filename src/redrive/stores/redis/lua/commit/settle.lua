@@ -1,18 +1,9 @@
 -- Settled deliveries after which the item stays in its queue, and functions that completions share with them.
--- Defines: has_left, left_bodies, has_left_settle, find_leased, settled_answer, end_lease, check_settle, end_delivery;
--- retry, return_lease, extend.
+-- Defines: find_leased, settled_answer, end_lease, check_settle, end_delivery; retry, return_lease, extend.
 -- A call is {kind, number in the token, key of the token, id, …}. It returns {0, status or ''} if the lease is lost,
 -- {2, queue} if the settings are stale, {3, …} if something else refuses it, {4, queue} if the item is in another
--- queue, {5} if it is left to the rules because the item was leased although it is dead, its death needs more, or a
--- call before it was left, and {1, …} if it was executed.
-
--- True if a call was left to the rules. Leases, which come after it, are then left too, and so are calls with another
--- token of a leased item: their refusal has the status of the item at that time.
-local has_left = false
--- Items whose death was left to the rules. Other calls for them are left too, so that the first one counts.
-local left_bodies = {}
--- True if a call that settles was left to the rules. Later ones are left too: the feed has the order of the batch.
-local has_left_settle = false
+-- queue, {5} if it is left to the rules because the item was leased although it is dead or its death needs more, and
+-- {1, …} if it was executed.
 
 -- Returns the body and the state of the item that is leased with a token; or nil, and the answer. `queue` is the queue
 -- that it must be in, or false.
@@ -37,10 +28,7 @@ local function find_leased(number, key, queue)
   end
   local state = cmsgpack.unpack(raw)
   if state.t ~= key then
-    return nil, has_left and {5} or {0, is_removed(body) and '' or state.s or 'pending'}
-  end
-  if left_bodies[body] then
-    return nil, {5}
+    return nil, {0, is_removed(body) and '' or state.s or 'pending'}
   end
   if state.R then
     has_left = true
@@ -84,13 +72,8 @@ end
 -- entry, argument of the feed entry, …}. Returns body and state if it is accepted; or nil, and the answer.
 local function check_settle(call)
   local body, state = find_leased(call[2], call[3], false)
-  has_left_settle = has_left_settle or has_left
   if not body then
     return nil, state
-  end
-  if has_left_settle then
-    left_bodies[body] = true
-    return nil, {5}
   end
   if call[5] == 'lost' and not call[7] and state.D > now then
     return nil, {0, 'active'}

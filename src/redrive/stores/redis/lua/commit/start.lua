@@ -28,9 +28,12 @@
 -- Returns {0, lock} if a process has the lock; else {1, instant, results of puts, of settled deliveries, of promotions,
 -- of leases, arrivals}, where arrivals are queues and counts in turn.
 --
+-- A call is left, with the answer {5}, if it needs the rules, or is a run of puts that is refused. So are the calls that
+-- come after it: they take effect after it.
+--
 -- Defines: root, now; calls: `t` instant or 0, `w` whether puts are among other calls, `v` the format, `r` the header
--- that asks for a reply, and by kind `p` puts, `e` ends of deliveries, `m` promotions, `l` leases; memory_full; and the
--- shared variables of the calls of this script.
+-- that asks for a reply, and by kind `p` puts, `e` ends of deliveries, `m` promotions, `l` leases; memory_full; has_left;
+-- and the shared variables of the calls of this script.
 
 local root = ARGV[1]
 local calls = cmsgpack.unpack(ARGV[2])
@@ -61,6 +64,8 @@ if lock or #calls.e + #calls.m + #calls.l > 0 then
   redis.call('DEL', KEYS[2])
 end
 
+-- True if a call was left.
+local has_left = false
 local last_number = tonumber(redis.call('HGET', KEYS[1], 'next') or 0)
 local is_number_allocated = false
 -- By queue: settings, changes of counts, number of items that became leasable, whether its next due time changed,
