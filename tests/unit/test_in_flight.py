@@ -85,6 +85,46 @@ def test_is_for_this_user_only(in_flight_log: InFlightLog) -> None:
     assert stat.S_IMODE(in_flight_log.path.stat().st_mode) == 0o600
 
 
+_TRUNCATES = """
+import os, sys
+from pathlib import Path
+from redrive.worker.in_flight import InFlightLog
+log = InFlightLog(Path(sys.argv[1]))
+if len(sys.argv) > 2 and os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+for descriptor in range(3, 256):
+    for change in (lambda: os.ftruncate(descriptor, 0), lambda: os.write(descriptor, b"rubbish")):
+        try:
+            change()
+        except OSError:
+            pass
+log.begin(0, "1" * 48, "first")
+log.close()
+"""
+
+
+@pytest.mark.parametrize("forked", [[], ["forked"]])
+def test_handler_that_truncates_every_open_file_does_not_reach_it(
+    in_flight_log: InFlightLog, forked: list[str]
+) -> None:
+    size = in_flight_log.path.stat().st_size
+    command = [sys.executable, "-c", _TRUNCATES, os.fspath(in_flight_log.path), *forked]
+    assert subprocess.run(command, timeout=240).returncode == 0
+    assert in_flight_log.path.stat().st_size == size
+    assert [each.token for each in in_flight_log.running()] == [Token("1" * 48)]
+
+
+def test_descriptor_that_is_opened_after_it_stays_open_when_it_is_closed(
+    in_flight_log: InFlightLog, tmp_path: Path
+) -> None:
+    logs = [InFlightLog(in_flight_log.path) for _ in range(3)]
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in range(4)]
+    for log in logs:
+        log.close()
+    for other in others:
+        os.close(other)
+
+
 def test_other_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"x" * 4096)
     with pytest.raises(InvalidInput, match="is not the in-flight log of a worker"):

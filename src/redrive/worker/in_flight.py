@@ -10,9 +10,11 @@ after a death is of an item whose handler had started, or was about to, and had 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -82,9 +84,7 @@ class InFlightLog:
     """The items that one worker runs, in a memory-mapped file. One writer per slot, any number of readers."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-            file.seek(0, os.SEEK_END)  # a handler that writes to every open descriptor writes behind the data
+        self._map = _map_file(path)
         magic, slots, length, name = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
             raise InvalidInput(f"{path} is not the in-flight log of a worker")
@@ -208,3 +208,25 @@ class InFlightLog:
         """Unmap it, and remove the file."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def _map_file(path: Path) -> mmap.mmap:
+    """Map a file, and leave no descriptor of it open.
+
+    A handler that truncated every open file would end all processes that have mapped this one, by SIGBUS.
+    """
+    with path.open("r+b") as file:
+        if sys.version_info >= (3, 13):
+            return mmap.mmap(file.fileno(), 0, trackfd=False)
+        while True:
+            number = os.dup(file.fileno())
+            os.close(number)
+            mapped = mmap.mmap(file.fileno(), 0)  # it duplicates the descriptor too, to the same number
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(number), os.fstat(file.fileno())):
+                    break
+            mapped.close()  # another thread was given the number
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, number, inheritable=False)  # and not closed: `mapped` closes this number in the end
+        os.close(null)
+        return mapped
