@@ -32,6 +32,17 @@ def test_tells_what_runs_and_not_what_ended(in_flight_log: InFlightLog) -> None:
     assert in_flight_log.ended == 1
 
 
+def test_item_that_waits_is_in_its_slot_and_does_not_run(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(0, ONE, "send", waits=True)
+    assert in_flight_log.running() == []
+    assert in_flight_log.token_in(0) == ONE
+    in_flight_log.begin(0, ONE, "send")
+    assert [each.token for each in in_flight_log.running()] == [ONE]
+    assert in_flight_log.token_in(0) == ONE
+    in_flight_log.end(0)
+    assert in_flight_log.token_in(0) is None
+
+
 def test_next_item_in_a_slot_takes_the_place_of_the_one_before(in_flight_log: InFlightLog) -> None:
     in_flight_log.begin(1, ONE, "a_long_name")
     in_flight_log.end(1)

@@ -41,11 +41,12 @@ _BECAUSE_CHARS = 200
 _SLOTS_AT = 2048
 _SLOT_BYTES = 128
 _SLOT = struct.Struct("<IIQ48s55s")
-"""Process id, items that ended here; start time, token and label of the current one. The byte after that: 1 if it runs.
+"""Process id, items that ended here; start time, token and label of the current one. The byte after that: its state.
 
 That is a byte because a single byte is written atomically.
 """
-_RUNS_AT = _SLOT_BYTES - 1
+_STATE_AT = _SLOT_BYTES - 1
+_RUNS, _WAITS = 1, 2  # 0: none
 _BEGIN = struct.Struct("<Q48s55s")
 _BEGIN_AT = 8
 _ENDED = struct.Struct("<I")
@@ -106,13 +107,13 @@ class InFlightLog:
 
     # The worker writes.
 
-    def begin(self, slot: int, token: Token, label: str = "") -> None:
-        """Record that an item starts in this slot."""
+    def begin(self, slot: int, token: Token, label: str = "", *, waits: bool = False) -> None:
+        """Record that an item starts in this slot; with `waits`, that it waits for the end of an earlier run."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
         now = time.time_ns() // 1000
-        self._map[start + _RUNS_AT] = 0  # of the item before, which was not cleared
+        self._map[start + _STATE_AT] = 0  # of the item before, which was not cleared
         _BEGIN.pack_into(self._map, start + _BEGIN_AT, now, token.encode(), label.encode()[:55])
-        self._map[start + _RUNS_AT] = 1
+        self._map[start + _STATE_AT] = _WAITS if waits else _RUNS
 
     def end(self, slot: int) -> None:
         """Record that the item in this slot has ended."""
@@ -121,7 +122,7 @@ class InFlightLog:
 
     def clear(self, slot: int) -> None:
         """Record that no item runs in this slot."""
-        self._map[_SLOTS_AT + slot * _SLOT_BYTES + _RUNS_AT] = 0
+        self._map[_SLOTS_AT + slot * _SLOT_BYTES + _STATE_AT] = 0
 
     def count(self, slot: int) -> None:
         """Count an item that has ended in this slot. Another one may have started."""
@@ -172,11 +173,17 @@ class InFlightLog:
     def running_in(self, slot: int) -> InFlightItem | None:
         """Return the item that runs in this slot, or None."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
-        if not self._map[start + _RUNS_AT]:
+        if self._map[start + _STATE_AT] != _RUNS:
             return None
         pid, _, began_at, token, label = _SLOT.unpack_from(self._map, start)
         name = label.rstrip(b"\0").decode("utf-8", "ignore")
         return InFlightItem(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid)
+
+    def token_in(self, slot: int) -> Token | None:
+        """Return the token of the item that runs or waits in this slot, or None."""
+        start = _SLOTS_AT + slot * _SLOT_BYTES
+        token: bytes = _SLOT.unpack_from(self._map, start)[3]
+        return Token(token.decode("ascii", "replace")) if self._map[start + _STATE_AT] else None
 
     def pids(self) -> list[int]:
         """Return the ids of the processes that the worker has for its slots."""
