@@ -58,7 +58,7 @@ _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux"
 
 
 class Begin(Protocol):
-    """`InFlightLog.begin` for one slot."""
+    """The function that records in the in-flight log what the child of one slot starts."""
 
     def __call__(self, token: Token, label: str, *, waits: bool = False) -> None:
         """Record that an item starts, or waits."""
