@@ -28,13 +28,14 @@ from redrive.worker.app_loader import load_app
 from redrive.worker.child_slot import MOST_FALSE_STARTS
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.in_flight import InFlightLog
+from redrive.worker.item_lock import ItemLock
 from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no processes to fork here")
 
 PROGRAM = """
-import os, signal, sys, time
+import os, signal, socket, sys, time
 from redrive.task.app import App
 from redrive.worker.ipc import _LENGTH, _encode
 
@@ -66,6 +67,19 @@ def wait(path: str) -> str:
     return "done"
 
 @jobs.task
+def thief(number: int, count: int, path: str = "") -> None:
+    note(number)
+    for descriptor in range(3, 64):
+        for _ in range(count):
+            try:
+                with socket.socket(fileno=os.dup(descriptor)) as found:
+                    found.recv(65536, socket.MSG_DONTWAIT)
+            except OSError:
+                break
+    if path:
+        wait(path)
+
+@jobs.task
 def echo(value: str) -> str:
     return value
 
@@ -90,11 +104,11 @@ child = sys.modules["__main__"]
 if hasattr(child, "run_child"):  # else this is the process of the test
     has_turn, execute_job, send = child._has_turn, child.execute_job, child._send
 
-    def _has_turn(lock, lease, channel):
+    def _has_turn(lock, lease, *args):
         global current
         current = lease.headers["task"].encode()
         die_at("before begun")
-        return has_turn(lock, lease, channel)
+        return has_turn(lock, lease, *args)
 
     def _execute_job(*args):
         die_at("before the call")
@@ -167,10 +181,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.syspath_prepend(str(tmp_path))
     started: list[Children] = []
 
-    def make(point: str = "", *, times: int = 1, processes: int = 1, stall: float = 600) -> Children:
+    def make(
+        point: str = "", *, times: int = 1, processes: int = 1, stall: float = 600, silence: float | None = None
+    ) -> Children:
         for where in ("process_runner", "child_pool"):
             monkeypatch.setattr(f"redrive.worker.{where}.STALL_SECONDS", stall)
-        monkeypatch.setattr("redrive.worker.process_runner.POLL_SECONDS", 600)  # nothing depends on that
+        # Nothing depends on that, except that silence is noticed.
+        monkeypatch.setattr("redrive.worker.process_runner.POLL_SECONDS", 600 if silence is None else 0.02)
+        monkeypatch.setattr("redrive.worker.child_slot.SILENCE_SECONDS", silence or 600)
         for key, said in {"NOTES": tmp_path / "notes", "POINT": point, "TIMES": times}.items():
             monkeypatch.setenv(key, str(said))
         started.append(Children(tmp_path, name, processes))
@@ -310,6 +328,55 @@ def test_item_that_waits_in_a_child_and_lost_its_lease_is_not_run(start: Start, 
     assert value(children.ends.of(slow)[0]) == "done"
     children.ends.of(*others)
     assert children.runs() == Counter({0, 1, 3, 4, 5})
+
+
+def test_item_that_a_handler_takes_from_the_queue_of_its_child_is_given_again(start: Start) -> None:
+    children = start()
+    jobs = [children.job("thief", 0, 2), *(children.job("run", number) for number in range(1, 8))]
+    children.give(jobs)
+    assert all(isinstance(end, Completed) for end in children.ends.of(*jobs))
+    assert children.runs() == Counter(range(8))
+    assert len(children.log.pids()) == 1
+
+
+def test_last_item_that_a_handler_takes_from_the_queue_is_given_to_another_child(start: Start) -> None:
+    children = start(silence=0.2)
+    jobs = [children.job("run", 0), children.job("thief", 1, 9), children.job("run", 2), children.job("run", 3)]
+    (pid,) = children.log.pids()
+    children.give(jobs)
+    assert all(isinstance(end, Completed) for end in children.ends.of(*jobs))
+    assert children.runs() == Counter(range(4))
+    assert children.log.pids() != [pid]
+
+
+def test_item_that_is_taken_by_a_handler_that_hangs_is_given_to_another_child(start: Start, tmp_path: Path) -> None:
+    children = start(processes=2, silence=0.2, stall=0.01)
+    slots = children.runner._pool.slots
+    jobs = [children.job("thief", 0, 9, str(tmp_path / "go")), children.job("run", 1), children.job("run", 2)]
+    os.kill(slots[0].pid, signal.SIGSTOP)
+    with children.runner._lock:
+        assert all(slots[0].give(job) for job in jobs)
+        os.kill(slots[0].pid, signal.SIGCONT)
+        until((tmp_path / "go.begun").exists)
+    children.runner._ring()
+    assert all(isinstance(end, Completed) for end in children.ends.of(*jobs[1:]))
+    assert list(children.runner.running()) == [jobs[0]]
+    (tmp_path / "go").touch()
+    assert isinstance(children.ends.of(jobs[0])[0], Completed)
+    assert children.runs() == Counter(range(3))
+
+
+def test_child_that_waits_for_an_earlier_run_of_its_item_is_not_replaced(start: Start) -> None:
+    children = start(silence=0.05)
+    jobs = [children.job("run", 0), children.job("run", 1)]
+    lock, (pid,) = ItemLock(jobs[0].lease.id), children.log.pids()
+    assert lock.take()
+    children.give(jobs)
+    time.sleep(0.5)
+    lock.release()
+    assert all(isinstance(end, Completed) for end in children.ends.of(*jobs))
+    assert children.runs() == Counter(range(2))
+    assert children.log.pids() == [pid]
 
 
 def test_full_pipes_in_both_directions_do_not_deadlock(start: Start) -> None:

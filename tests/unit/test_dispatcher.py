@@ -26,7 +26,7 @@ from redrive.contract.item_calls import LeaseItems
 from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.testing.fake_clock import PATIENCE_SECONDS
-from redrive.worker import lease_extender, thread_runner
+from redrive.worker import dispatcher, lease_extender, thread_runner
 from redrive.worker.dispatcher import Dispatcher
 from redrive.worker.prefetch import PrefetchController
 from redrive.worker.thread_runner import ThreadRunner
@@ -622,6 +622,37 @@ def test_what_was_leased_ahead_of_tasks_that_turn_out_long_goes_back(app: App, b
     finally:
         go.set()
     assert all(charged(broker.get(id))[1:] == (0, 0) for id in ids)
+
+
+def test_nothing_is_prefetched_again_while_no_item_ends(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "STALE_PREFETCH_SECONDS", 0.2)
+    jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
+    go, began = threading.Event(), threading.Semaphore(0)
+
+    @jobs.task
+    def short() -> None: ...
+
+    @jobs.task
+    def long() -> None:
+        began.release()
+        go.wait()
+
+    short.put_many(short.item() for _ in range(2000))
+    ids = [handle.id for handle in long.put_many(long.item() for _ in range(100))]
+    try:
+        with Worker(app, broker=broker, concurrency=2):
+            for _ in range(2):
+                assert began.acquire(timeout=PATIENCE_SECONDS)
+            until(lambda: broker.stats("jobs").pending == 98)
+            delivered = [broker.get(id).counters.deliveries for id in ids]
+            time.sleep(0.5)
+            assert [broker.get(id).counters.deliveries for id in ids] == delivered
+            go.set()
+            until(lambda: broker.stats("jobs").completed == 2100)
+    finally:
+        go.set()
 
 
 def test_suspect_that_takes_its_time_keeps_no_other_suspect_waiting(app: App, broker: Broker) -> None:

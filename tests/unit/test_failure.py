@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
+import linecache
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -298,6 +302,52 @@ def test_traceback_of_equal_code_names_its_own_file_and_text() -> None:
         assert f'File "{path}", line 2, in work\nValueError: {text}' in tracebacks[-1]
     one, two, third = (traceback.count("/srv/one.py") for traceback in tracebacks)
     assert (one, two, third) == (1, 0, 1)
+
+
+def traceback_of_generated(source: str, name: str) -> str:
+    """Register a source under a file name, as generators of code do, and return the traceback of its `work()`."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    program: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), program)
+    with pytest.raises(ValueError, match=r"\w") as raised:
+        program["work"]()
+    return failure_from_exception(raised.value).traceback or ""
+
+
+@pytest.mark.parametrize("depth", [1, 60])
+def test_traceback_of_generated_code_has_the_lines_of_that_code(depth: int) -> None:
+    head = f"def work(depth={depth}):\n    if depth > 1: work(depth - 1)\n"
+    assert "raise ValueError('first')" in traceback_of_generated(
+        f"{head}    raise ValueError('first')\n", "<generated>"
+    )
+    other = traceback_of_generated(f"{head}    raise ValueError('other')\n", "<generated>")
+    assert "raise ValueError('other')" in other
+    assert "first" not in other
+
+
+def test_traceback_of_a_reloaded_module_has_the_lines_that_it_has_now(tmp_path: Path) -> None:
+    path = tmp_path / "reloaded.py"
+    for text in ("first", "the other"):
+        path.write_text(f"def work():\n    raise ValueError('{text}')\n")
+        linecache.checkcache(str(path))  # as the logger and the traceback module do
+        program: dict[str, Any] = {}
+        exec(compile(path.read_text(), str(path), "exec"), program)
+        with pytest.raises(ValueError, match=text) as raised:
+            program["work"]()
+        assert f"raise ValueError('{text}')" in (failure_from_exception(raised.value).traceback or "")
+
+
+def test_what_is_remembered_of_frames_is_bounded() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            name = f"<generated {number} {'n' * 50_000}>"
+            traceback_of_generated(f"def work():\n    raise ValueError({number}) {'#' * 50_000}\n", name)
+            del linecache.cache[name]
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 20_000_000  # Python 3.11 itself keeps one copy of each name: 15 MB
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("attribute", ["status_code", "status", "code"])

@@ -32,6 +32,17 @@ def test_tells_what_runs_and_not_what_ended(in_flight_log: InFlightLog) -> None:
     assert in_flight_log.ended == 1
 
 
+def test_item_that_waits_is_in_its_slot_and_does_not_run(in_flight_log: InFlightLog) -> None:
+    in_flight_log.begin(0, ONE, "send", waits=True)
+    assert in_flight_log.running() == []
+    assert in_flight_log.token_in(0) == ONE
+    in_flight_log.begin(0, ONE, "send")
+    assert [each.token for each in in_flight_log.running()] == [ONE]
+    assert in_flight_log.token_in(0) == ONE
+    in_flight_log.end(0)
+    assert in_flight_log.token_in(0) is None
+
+
 def test_next_item_in_a_slot_takes_the_place_of_the_one_before(in_flight_log: InFlightLog) -> None:
     in_flight_log.begin(1, ONE, "a_long_name")
     in_flight_log.end(1)
@@ -83,6 +94,46 @@ def test_reason_that_is_too_long_is_cut(in_flight_log: InFlightLog) -> None:
 
 def test_is_for_this_user_only(in_flight_log: InFlightLog) -> None:
     assert stat.S_IMODE(in_flight_log.path.stat().st_mode) == 0o600
+
+
+_TRUNCATES = """
+import os, sys
+from pathlib import Path
+from redrive.worker.in_flight import InFlightLog
+log = InFlightLog(Path(sys.argv[1]))
+if len(sys.argv) > 2 and os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+for descriptor in range(3, 256):
+    for change in (lambda: os.ftruncate(descriptor, 0), lambda: os.write(descriptor, b"rubbish")):
+        try:
+            change()
+        except OSError:
+            pass
+log.begin(0, "1" * 48, "first")
+log.close()
+"""
+
+
+@pytest.mark.parametrize("forked", [[], ["forked"]])
+def test_handler_that_truncates_every_open_file_does_not_reach_it(
+    in_flight_log: InFlightLog, forked: list[str]
+) -> None:
+    size = in_flight_log.path.stat().st_size
+    command = [sys.executable, "-c", _TRUNCATES, os.fspath(in_flight_log.path), *forked]
+    assert subprocess.run(command, timeout=240).returncode == 0
+    assert in_flight_log.path.stat().st_size == size
+    assert [each.token for each in in_flight_log.running()] == [Token("1" * 48)]
+
+
+def test_descriptor_that_is_opened_after_it_stays_open_when_it_is_closed(
+    in_flight_log: InFlightLog, tmp_path: Path
+) -> None:
+    logs = [InFlightLog(in_flight_log.path) for _ in range(3)]
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in range(4)]
+    for log in logs:
+        log.close()
+    for other in others:
+        os.close(other)
 
 
 def test_other_file_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
+from redrive.model.limits import KIB
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.ipc import (
     Channel,
@@ -128,6 +129,27 @@ def test_sending_to_nobody_raises(pair: Pair) -> None:
     pair[1].close()
     with pytest.raises(OSError, match="Broken pipe"):
         Channel(pair[0], ToChild).send(Stop())
+
+
+class _Full(bytearray):
+    """Unsent data for which there is no memory, once."""
+
+    fails = True
+
+    def __iadd__(self, data: object) -> "_Full":
+        if self.fails and len(data) > KIB:  # type: ignore[arg-type]
+            self.fails = False
+            raise MemoryError
+        return super().__iadd__(data)  # type: ignore[arg-type, return-value]
+
+
+def test_frame_for_which_there_is_no_memory_does_not_reach_the_next_one(pair: Pair) -> None:
+    says: Channel[FromChild] = Channel(pair[0], FromChild)
+    says._out = _Full()
+    with pytest.raises(MemoryError):
+        says.send(JobReport(TOKEN, Returned("x" * 2 * KIB), 0.5), wait=True)
+    says.send(JobReport(TOKEN, Returned(), 0.5), wait=True)
+    assert Channel(pair[1], FromChild).receive() == [JobReport(TOKEN, Returned(), 0.5)]
 
 
 def test_whether_there_is_more_is_known_without_receiving_it(pair: Pair) -> None:

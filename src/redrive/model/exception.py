@@ -14,7 +14,15 @@ from functools import lru_cache
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from redrive.model.fingerprint import MAX_FRAMES_REMEMBERED, MAX_FRAMES_WALKED, OWN_FOLDER, Frames, frames_of
+from redrive.model.fingerprint import (
+    MAX_CHARS_REMEMBERED,
+    MAX_FRAMES_REMEMBERED,
+    MAX_FRAMES_WALKED,
+    MAX_NAME_CHARS_REMEMBERED,
+    OWN_FOLDER,
+    Frames,
+    frames_of,
+)
 from redrive.model.redact import names_a_secret, redact_text
 from redrive.model.secret_patterns import REDACTED
 from redrive.model.text import MAX_TEXT_BYTES, MAX_TYPE_BYTES, clean_text
@@ -25,6 +33,7 @@ MAX_GROUP_VISITS = 10_000
 MAX_FRAMES_FIRST = 16
 MAX_FRAMES_LAST = MAX_FRAMES_REMEMBERED - MAX_FRAMES_FIRST
 """The number of innermost frames that are shown, after `MAX_FRAMES_FIRST` outermost ones, of a longer traceback."""
+MAX_TEXTS_REMEMBERED = 256
 MAX_CHAINED = 8
 MAX_NOTES = 8
 MAX_LINE_CHARS = 200
@@ -110,28 +119,69 @@ def _other(error: BaseException) -> str:
 
 
 def _one(error: BaseException, frames: Frames, type_name: str, text: str) -> str:
-    passed = (_few_frames if len(frames) <= MAX_FRAMES_REMEMBERED else _many_frames)(frames)
-    last = f"{type_name}: {text}\n" if text else f"{type_name}\n"
-    return passed + last + _notes(error)
-
-
-@lru_cache(maxsize=256)
-def _few_frames(frames: Frames) -> str:
+    passed = (_text_of_frames if len(frames) <= MAX_FRAMES_REMEMBERED else _text_of_many_frames)(frames)
     head = "Traceback (most recent call last):\n" if frames else ""
-    return head + "".join(_frame_text(*frame) for frame in frames)
+    last = f"{type_name}: {text}\n" if text else f"{type_name}\n"
+    return head + passed + last + _notes(error)
 
 
-def _many_frames(frames: Frames) -> str:
+def _text_of_many_frames(frames: Frames) -> str:
     first, last = frames[:MAX_FRAMES_FIRST], frames[-MAX_FRAMES_LAST:]
     left_out = f"  … {len(frames) - len(first) - len(last):,} frames left out …\n"
-    return _few_frames(first) + left_out + "".join(_frame_text(*frame) for frame in last)
+    return _text_of_frames(first) + left_out + _text_of_frames(last)
 
 
-@lru_cache(maxsize=4096)
-def _frame_text(filename: str, function: str, line: int) -> str:
-    where = f'  File "{filename}", line {line}, in {function}\n'
-    source = linecache.getline(filename, line).strip()
+_texts: dict[Frames, tuple[tuple[str, ...], str]] = {}
+"""Texts of frames, with the source lines that they were made from."""
+_sourceless: set[str] = set()
+"""Names of files that linecache has not found: it reads the folders again for each line of them."""
+
+
+def _text_of_frames(frames: Frames) -> str:
+    """Return the text of frames, from memory if linecache has the same lines: a file name can get other code."""
+    found: list[str] = []
+    for filename, _, line in frames:
+        entry = linecache.cache.get(filename)
+        source = _read_source(filename) if entry is None or len(entry) == 1 else entry[2]
+        found.append(source[line - 1] if 0 < line <= len(source) else "")
+    lines = tuple(found)
+    remembered = _texts.get(frames)
+    if remembered is not None and remembered[0] == lines:
+        return remembered[1]
+    parts = [
+        (
+            _text_of_short_frame
+            if len(filename) + len(function) + len(line) <= MAX_NAME_CHARS_REMEMBERED
+            else _text_of_frame
+        )(filename, function, number, line)
+        for (filename, function, number), line in zip(frames, lines, strict=True)
+    ]
+    text = "".join(parts)
+    if len(text) + sum(map(len, lines)) <= MAX_CHARS_REMEMBERED:
+        if len(_texts) >= MAX_TEXTS_REMEMBERED:
+            _texts.clear()
+        _texts[frames] = lines, text
+    return text
+
+
+def _text_of_frame(filename: str, function: str, number: int, line: str) -> str:
+    where = f'  File "{filename}", line {number}, in {function}\n'
+    source = line.strip()
     return f"{where}    {source[:MAX_LINE_CHARS]}\n" if source else where
+
+
+_text_of_short_frame = lru_cache(maxsize=4096)(_text_of_frame)
+
+
+def _read_source(filename: str) -> list[str]:
+    if filename in _sourceless:
+        return []
+    source = linecache.getlines(filename)
+    if not source and len(filename) <= MAX_NAME_CHARS_REMEMBERED:
+        if len(_sourceless) >= MAX_TEXTS_REMEMBERED:
+            _sourceless.clear()
+        _sourceless.add(filename)
+    return source
 
 
 def _notes(error: BaseException) -> str:

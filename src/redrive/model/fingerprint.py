@@ -28,6 +28,10 @@ Frame: TypeAlias = tuple[str, str, int]
 Frames: TypeAlias = tuple[Frame, ...]
 MAX_FRAMES_REMEMBERED = 48
 """The maximum number of frames for which derived texts and fingerprints are cached."""
+MAX_CHARS_REMEMBERED = 16_384
+"""The maximum number of characters in the names and lines of such frames: generated code can have long ones."""
+MAX_NAME_CHARS_REMEMBERED = 1_024
+_MAX_REMEMBERED = 1_024
 
 
 def frames_of(error: BaseException) -> Frames:
@@ -49,24 +53,39 @@ def fingerprint_of_frames(type: str, frames: Frames, text: str) -> str:
     """Return the fingerprint of an exception with these frames; `text` is used only if there are no frames."""
     if not frames:
         return fingerprint(type, (), text)
-    return (_of_few_frames if len(frames) <= MAX_FRAMES_REMEMBERED else _of_frames)(type, frames)
+    if len(frames) > MAX_FRAMES_REMEMBERED:
+        return _of_frames(type, frames)
+    key = type, frames
+    found = _of_few_frames.get(key)
+    if found is None:
+        found = _of_frames(type, frames)
+        if sum([len(filename) + len(function) for filename, function, _ in frames]) <= MAX_CHARS_REMEMBERED:
+            if len(_of_few_frames) >= _MAX_REMEMBERED:
+                _of_few_frames.clear()
+            _of_few_frames[key] = found
+    return found
+
+
+_of_few_frames: dict[tuple[str, Frames], str] = {}
 
 
 def _of_frames(type: str, frames: Frames) -> str:
-    return fingerprint(type, (frame_location(filename, function) for filename, function, _ in frames), "")
-
-
-_of_few_frames = lru_cache(maxsize=1024)(_of_frames)
+    places = [
+        (_short_location if len(filename) + len(function) <= MAX_NAME_CHARS_REMEMBERED else frame_location)(
+            filename, function
+        )
+        for filename, function, _ in frames
+    ]
+    return fingerprint(type, places, "")
 
 
 def fingerprint(type: str, places: Iterable[str], text: str) -> str:
     """Return 16 hex digits. `places` are from `frame_location`, outermost first; without them, `text` is used."""
     # Each place once, so that a recursion has one fingerprint at every depth.
     unique = tuple(dict.fromkeys(places))[-MAX_PLACES:]
-    return _digest("frames", type, *unique) if unique else _digest("text", type, normalise_text(text))
+    return _digest("frames", type, *unique) if unique else _digest_of_text(type, normalise_text(text))
 
 
-@lru_cache(maxsize=4096)
 def frame_location(filename: str, qualname: str) -> str:
     """Return the file and function of a frame, without folder and line, which change with every deployment."""
     parts = filename.replace("\\", "/").rsplit("/", 2)
@@ -75,15 +94,22 @@ def frame_location(filename: str, qualname: str) -> str:
     return f"{name}:{qualname}"
 
 
+_short_location = lru_cache(maxsize=4096)(frame_location)
+
+
 def normalise_text(text: str) -> str:
     """Return the text with varying parts (numbers, ids, paths, …) replaced, so that one cause has one text."""
     return " ".join(_VARYING.sub(_placeholder, text[:MAX_NORMALISED_CHARS]).split())
 
 
-@lru_cache(maxsize=1024)
 def _digest(*parts: str) -> str:
     joined = "\0".join(parts).encode("utf-8", "surrogatepass")
     return blake2b(joined, digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def _digest_of_text(type: str, text: str) -> str:
+    return _digest("text", type, text)
 
 
 def _placeholder(match: re.Match[str]) -> str:

@@ -54,7 +54,7 @@ class ChildPool:
         now = time.monotonic()
         due = [slot.start_at for slot in self.slots if slot.channel is None and self.can_fork()]
         due += [each.since + (REPORT_SECONDS if each.suspected else SUSPICION_SECONDS) for each in self.dying.values()]
-        due += [slot.heard_at + STALL_SECONDS for slot in self.slots if len(slot.jobs) > 1]
+        due += [slot.heard_at + STALL_SECONDS for slot in self.slots if slot.may_reclaim]
         if self.zygote is None and not self.is_closing:
             due.append(self.zygote_at)
         return max(0.0, min([at - now for at in due] + [longest]))
@@ -99,6 +99,11 @@ class ChildPool:
         slot.fork = slot.pid = 0
         self._in_flight_log.clear(slot.number)
         self._in_flight_log.assign_process(slot.number, 0)
+
+    def retire(self, slot: Slot) -> None:
+        """Let the child of a slot end, and replace it."""
+        self.detach(slot)
+        slot.start_at = 0.0
 
     def start_zygote(self) -> None:
         """Start a zygote, or schedule a retry if the system refuses; before the first import, set `problem` as well."""

@@ -185,7 +185,8 @@ class Dispatcher:
         """Return how many more jobs it may have."""
         if self._suspects or self._running_alone:
             return 0
-        return self._runner.slots + self._pace.prefetch_count(self.settings.shortest_lease) - self._count_given()
+        free = self._runner.slots - self._count_given()
+        return free if self._is_stale() else free + self._pace.prefetch_count(self.settings.shortest_lease)
 
     def _count_given(self) -> int:
         """Return how many jobs the runner has, or may get at any moment."""
@@ -196,9 +197,7 @@ class Dispatcher:
         return any(queue not in self._empty for queue in self._queues) and self._room() > 0
 
     def _settle_outcomes(self, wants: Mapping[str, int]) -> bool:
-        ends: list[tuple[Job, Outcome]] = []
-        while self._ends:
-            ends.append(self._ends.popleft())
+        ends = [self._ends.popleft() for _ in range(len(self._ends))]  # others append to it
         if not ends and not wants:
             return False
         try:
@@ -304,15 +303,17 @@ class Dispatcher:
 
     def _return_stale_prefetch(self) -> None:
         """Return jobs that wait if none has ended for a while: other workers may have room for them."""
-        if time.monotonic() - self._ended_at < STALE_PREFETCH_SECONDS:
-            return
-        if not self._running_alone and self._count_given() <= self._runner.slots:
+        if not self._is_stale() or not (self._running_alone or self._count_given() > self._runner.slots):
             return
         lying = self._runner.cancel_queued()
         if self._running_alone:
             lying += self._suspects
             self._suspects.clear()
         self._ends.extend((job, Returned()) for job in lying)
+
+    def _is_stale(self) -> bool:
+        """Return whether no job has ended for a while: prefetched items are returned, and none are prefetched."""
+        return time.monotonic() - self._ended_at >= STALE_PREFETCH_SECONDS
 
     def _return_gated(self) -> None:
         """Return prefetched items of a queue whose gate has closed: they would only fail."""

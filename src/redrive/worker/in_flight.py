@@ -10,9 +10,11 @@ after a death is of an item whose handler had started, or was about to, and had 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -39,11 +41,12 @@ _BECAUSE_CHARS = 200
 _SLOTS_AT = 2048
 _SLOT_BYTES = 128
 _SLOT = struct.Struct("<IIQ48s55s")
-"""Process id, items that ended here; start time, token and label of the current one. The byte after that: 1 if it runs.
+"""Process id, items that ended here; start time, token and label of the current one. The byte after that: its state.
 
 That is a byte because a single byte is written atomically.
 """
-_RUNS_AT = _SLOT_BYTES - 1
+_STATE_AT = _SLOT_BYTES - 1
+_RUNS, _WAITS = 1, 2  # 0: none
 _BEGIN = struct.Struct("<Q48s55s")
 _BEGIN_AT = 8
 _ENDED = struct.Struct("<I")
@@ -82,9 +85,7 @@ class InFlightLog:
     """The items that one worker runs, in a memory-mapped file. One writer per slot, any number of readers."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-            file.seek(0, os.SEEK_END)  # a handler that writes to every open descriptor writes behind the data
+        self._map = _map_file(path)
         magic, slots, length, name = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
             raise InvalidInput(f"{path} is not the in-flight log of a worker")
@@ -106,13 +107,13 @@ class InFlightLog:
 
     # The worker writes.
 
-    def begin(self, slot: int, token: Token, label: str = "") -> None:
-        """Record that an item starts in this slot."""
+    def begin(self, slot: int, token: Token, label: str = "", *, waits: bool = False) -> None:
+        """Record that an item starts in this slot; with `waits`, that it waits for the end of an earlier run."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
         now = time.time_ns() // 1000
-        self._map[start + _RUNS_AT] = 0  # of the item before, which was not cleared
+        self._map[start + _STATE_AT] = 0  # of the item before, which was not cleared
         _BEGIN.pack_into(self._map, start + _BEGIN_AT, now, token.encode(), label.encode()[:55])
-        self._map[start + _RUNS_AT] = 1
+        self._map[start + _STATE_AT] = _WAITS if waits else _RUNS
 
     def end(self, slot: int) -> None:
         """Record that the item in this slot has ended."""
@@ -121,7 +122,7 @@ class InFlightLog:
 
     def clear(self, slot: int) -> None:
         """Record that no item runs in this slot."""
-        self._map[_SLOTS_AT + slot * _SLOT_BYTES + _RUNS_AT] = 0
+        self._map[_SLOTS_AT + slot * _SLOT_BYTES + _STATE_AT] = 0
 
     def count(self, slot: int) -> None:
         """Count an item that has ended in this slot. Another one may have started."""
@@ -172,11 +173,17 @@ class InFlightLog:
     def running_in(self, slot: int) -> InFlightItem | None:
         """Return the item that runs in this slot, or None."""
         start = _SLOTS_AT + slot * _SLOT_BYTES
-        if not self._map[start + _RUNS_AT]:
+        if self._map[start + _STATE_AT] != _RUNS:
             return None
         pid, _, began_at, token, label = _SLOT.unpack_from(self._map, start)
         name = label.rstrip(b"\0").decode("utf-8", "ignore")
         return InFlightItem(slot, Token(token.decode("ascii", "replace")), Instant(began_at), name, pid)
+
+    def token_in(self, slot: int) -> Token | None:
+        """Return the token of the item that runs or waits in this slot, or None."""
+        start = _SLOTS_AT + slot * _SLOT_BYTES
+        token: bytes = _SLOT.unpack_from(self._map, start)[3]
+        return Token(token.decode("ascii", "replace")) if self._map[start + _STATE_AT] else None
 
     def pids(self) -> list[int]:
         """Return the ids of the processes that the worker has for its slots."""
@@ -208,3 +215,25 @@ class InFlightLog:
         """Unmap it, and remove the file."""
         self.close()
         self.path.unlink(missing_ok=True)
+
+
+def _map_file(path: Path) -> mmap.mmap:
+    """Map a file, and leave no descriptor of it open.
+
+    A handler that truncated every open file would end all processes that have mapped this one, by SIGBUS.
+    """
+    with path.open("r+b") as file:
+        if sys.version_info >= (3, 13):
+            return mmap.mmap(file.fileno(), 0, trackfd=False)
+        while True:
+            number = os.dup(file.fileno())
+            os.close(number)
+            mapped = mmap.mmap(file.fileno(), 0)  # it duplicates the descriptor too, to the same number
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(number), os.fstat(file.fileno())):
+                    break
+            mapped.close()  # another thread was given the number
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, number, inheritable=False)  # and not closed: `mapped` closes this number in the end
+        os.close(null)
+        return mapped

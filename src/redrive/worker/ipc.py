@@ -183,8 +183,13 @@ class Channel(Generic[_T]):
     def send(self, frame: msgspec.Struct, *, wait: bool = False) -> None:
         """Send a frame. Raises OSError if the other end is gone."""
         data = _encode(frame)
-        self._out += _LENGTH.pack(len(data))
-        self._out += data
+        before = len(self._out)
+        try:
+            self._out += _LENGTH.pack(len(data))
+            self._out += data
+        except MemoryError:  # a length without its data would take in the next frame
+            del self._out[before:]
+            raise
         if wait:
             self._socket.sendall(self._out)
             self._out.clear()

@@ -25,9 +25,9 @@ from redrive.errors import InvalidInput
 from redrive.model.failure import Failure
 from redrive.telemetry import events
 from redrive.worker.child_pool import REPORT_SECONDS, STALL_SECONDS, SUSPICION_SECONDS, ChildPool
-from redrive.worker.child_slot import REVOKED, STOPPED, ExitingChild, Slot
+from redrive.worker.child_slot import REVOKED, SILENT, STOPPED, ExitingChild, Slot
 from redrive.worker.in_flight import InFlightLog
-from redrive.worker.ipc import ChildExited, Forked, FrameInvalid, JobReport, Stop, ZygoteSetup
+from redrive.worker.ipc import ChildExited, Forked, FrameInvalid, JobReport, ZygoteSetup
 from redrive.worker.process_exit import Exit
 from redrive.worker.runner import Ended, Job
 from redrive.worker.zygote_process import ZygoteProcess
@@ -197,12 +197,14 @@ class ProcessRunner:
                 self._put_back(slot.reclaim())
                 pool.kill(slot, STOPPED)
             elif not slot.jobs and pool.is_closing:
-                self._retire(slot)
+                self._pool.retire(slot)
             elif slot.jobs and not slot.told_to_stop and (pool.is_closing or self._stopping()):
-                self._tell_to_stop(slot)
-            elif len(slot.jobs) > 1 and now >= slot.heard_at + STALL_SECONDS:
+                slot.tell_to_stop()
+            elif slot.may_reclaim and now >= slot.heard_at + STALL_SECONDS:
                 self._mean_seconds = max(self._mean_seconds, STALL_SECONDS)
                 self._put_back(slot.reclaim())
+            elif slot.may_have_missed(now):
+                self._recover(slot, now)
             pool.watch(slot)
         for dying in list(self._dying.values()):
             if now >= dying.since + REPORT_SECONDS:
@@ -270,10 +272,23 @@ class ProcessRunner:
         if slot.channel is channel and channel.has_ended:
             self._gone(slot, None)
 
-    def _end_job(self, slot: Slot, report: JobReport) -> None:
-        job = slot.jobs.pop(report.token, None)
-        if job is None:
+    def _recover(self, slot: Slot, now: float) -> None:
+        """Put back jobs that did not reach the child of a slot, and replace it if that may be all of them."""
+        self._put_back(slot.reclaim())
+        self._hear(slot)  # what it reported before it took the last one
+        if slot.channel is None or slot.channel.is_full or not slot.may_have_missed(now):
             return
+        started = self._in_flight_log.token_in(slot.number)
+        if started in slot.jobs:
+            self._put_back(slot.take_missed([token for token in slot.jobs if token != started]))
+        else:
+            self._pool.kill(slot, SILENT)
+
+    def _end_job(self, slot: Slot, report: JobReport) -> None:
+        if report.token not in slot.jobs:
+            return
+        self._put_back(slot.take_older(report.token))
+        job = slot.jobs.pop(report.token)
         job.duration = report.seconds
         job.began_at = job.began_at or time.monotonic() - report.seconds
         self._mean_seconds += (max(report.seconds, 1e-6) - self._mean_seconds) / MEAN_OF
@@ -291,12 +306,7 @@ class ProcessRunner:
             return
         self._in_flight_log.clear(slot.number)
         if not slot.takes_more:
-            self._retire(slot)
-
-    def _retire(self, slot: Slot) -> None:
-        """Let the child of a slot end, and replace it."""
-        self._pool.detach(slot)
-        slot.start_at = 0.0
+            self._pool.retire(slot)
 
     def _gone(self, slot: Slot, exit: Exit | None) -> None:
         """Handle the death of the child of a slot. Only the job that it had started and not reported is charged."""
@@ -308,16 +318,14 @@ class ProcessRunner:
         self._put_back([*slot.jobs.values(), *untaken])
         slot.jobs.clear()
         self._pool.detach(slot)
-        if job is None and slot.told_to_stop:
-            slot.start_at = 0.0
-        elif job is None:
+        slot.start_at = 0.0
+        if job is None and not slot.told_to_stop:
             pause = slot.pause_after_idle_death()
             slot.start_at = now + pause
             _log.warning("idle_child_exited", pid=pid, retry_in_seconds=pause)
-        else:
+        elif job is not None:
             self._in_flight_log.count(slot.number)
             job.duration = now - (job.began_at or now)
-            slot.start_at = 0.0
             dying = ExitingChild(job, pid, because, now)
             self._dying[pid] = dying
             if exit is not None or slot.zygote is not self._pool.zygote:  # no zygote is left to report it
@@ -333,12 +341,6 @@ class ProcessRunner:
             self._killed.append(job)
             return
         self._reports.append((job, Returned() if dying.because is REVOKED else dying.end(exit)))
-
-    def _tell_to_stop(self, slot: Slot) -> None:
-        assert slot.channel is not None
-        slot.told_to_stop = True
-        with contextlib.suppress(OSError):
-            slot.channel.send(Stop())
 
     # The zygote.
 

@@ -19,10 +19,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from redrive.broker.worker_session import Failed, Returned
 from redrive.errors import RedriveError
@@ -58,17 +57,25 @@ _PR_SET_PDEATHSIG = 1
 _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
+class Begin(Protocol):
+    """The function that records in the in-flight log what the child of one slot starts."""
+
+    def __call__(self, token: Token, label: str, *, waits: bool = False) -> None:
+        """Record that an item starts, or waits."""
+        ...
+
+
 def run_child(
     app: App,
     connection: socket.socket,
     queue: socket.socket,
-    begin: Callable[[Token, str], None],
+    begin: Begin,
     parent: int,
     memory_limit: int | None,
 ) -> NoReturn:
     """Work as a child until the other end of the connection is closed, or sends a stop. Never returns.
 
-    begin: records which item is started, where that survives this process.
+    begin: records which item is started, or waits, where that survives this process.
     """
     code = 1
     try:
@@ -87,13 +94,13 @@ def run_child(
         os._exit(code)
 
 
-def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[Token, str], None]) -> None:
+def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Begin) -> None:
     pid = os.getpid()
     while (delivery := inbox.take()) is not None:
         # While an item runs, only a request to stop or the end of the worker comes through the channel.
         lease, lock = delivery.lease, ItemLock(delivery.lease.id)
         report = JobReport(lease.token, Returned(), 0.0)
-        if _has_turn(lock, lease, channel):
+        if _has_turn(lock, lease, channel, begin):
             begin(lease.token, lease.headers.get(TASK_HEADER, ""))
             began = time.monotonic()
             end = execute_job(app, lease, delivery.handling, channel.has_more)
@@ -108,11 +115,12 @@ def _work(app: App, inbox: Inbox, channel: Channel[ToChild], begin: Callable[[To
             return
 
 
-def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild]) -> bool:
+def _has_turn(lock: ItemLock, lease: Lease, channel: Channel[ToChild], begin: Begin) -> bool:
     """Wait until no other run of the item is alive on this host. False if this is to stop before that."""
     try:
         if lock.take():
             return True
+        begin(lease.token, lease.headers.get(TASK_HEADER, ""), waits=True)
         _log.warning("run_waits", item=lease.id)
         while not lock.take():
             if channel.has_more():
