@@ -10,7 +10,6 @@ the response.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +120,7 @@ class DirectRoute:
             return False
         hold: RequestResources | None = None
         try:
-            principal = _known_without_waiting(server.access.identify(request.headers))
+            principal = server.access.known(request.headers)
             if principal is not None:
                 hold = request.hold = RequestResources(server.bodies, principal.name)
                 if self._submit(request, principal, hold):
@@ -190,14 +189,3 @@ class DirectRoute:
     def log_failure(self) -> Response:
         """Log an unexpected error and return a response with its id."""
         return self._server.broken(self.path)
-
-
-def _known_without_waiting(identified: Coroutine[Any, Any, Principal]) -> Principal | None:
-    """Return the principal if identifying it needs no waiting, otherwise None."""
-    try:
-        identified.send(None)
-    except StopIteration as known:
-        principal: Principal = known.value
-        return principal
-    identified.close()
-    return None
