@@ -10,6 +10,7 @@ the response.
 
 from __future__ import annotations
 
+import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -88,15 +89,24 @@ class DirectRequest:
         return False
 
     def set_result(self, result: Any) -> None:
-        """Send the response. Raises nothing, since the committer has other receivers to notify."""
+        """Send the response and drop the content of the request. Raises nothing: the committer has other receivers."""
         try:
             self._route.finish(self, result, self._connection)
         except Exception:
-            self._route.log_failure()
-            self._connection.transport.abort()
+            self._break_off()
+        # The connection keeps the object until the next request, and may be idle for long.
+        self.body = b""
+        del self.headers, self.call, self.store_call, self.caller, self.broker
 
     set_exception = set_result
     """The error of a transaction is delivered as the result of each of its calls."""
+
+    def _break_off(self) -> None:
+        """End the connection after an unexpected error, and log it if that is possible."""
+        with contextlib.suppress(Exception):
+            self._connection.transport.abort()
+        with contextlib.suppress(Exception):
+            self._route.log_failure()
 
 
 class DirectRoute:
@@ -168,6 +178,7 @@ class DirectRoute:
         self._served.tally.count(response.status, perf_counter() - request.started_at)
         head = usual_head(response)
         if head is None or not connection.answer(request, response.status, head, response.body):
+            request.body = b""
 
             async def respond(scope: Any, receive: Any, send: Any) -> None:
                 await server.respond(scope, send, response)
