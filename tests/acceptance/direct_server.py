@@ -42,13 +42,15 @@ ROLES: dict[str, dict[str, Any]] = {
 class Running:
     """A server on memory, with a way to send it bytes."""
 
-    def __init__(self, *, direct: bool, clock: FakeClock | None, limits: Limits) -> None:
+    def __init__(
+        self, *, direct: bool, clock: FakeClock | None, limits: Limits, stopping: Callable[[], None] | None
+    ) -> None:
         self.app = application("memory://", limits=limits, maintenance=False, clock=clock)
         if not direct:
             self.app.direct_routes.clear()
         listener = listen("127.0.0.1", 0)
         self.address = listener.getsockname()
-        self.runner = HttpRunner(self.app, listener, 5)
+        self.runner = HttpRunner(self.app, listener, 5, stopping=stopping)
         self.runner.config.timeout_keep_alive = IDLE_SECONDS  # type: ignore[assignment]
         self.tokens: dict[bytes, bytes] = {}
         self.lease = raw.LEASE.encode()
@@ -151,9 +153,14 @@ async def starting_servers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cal
     running: list[Running] = []
 
     async def start(
-        *, direct: bool = True, tokens: bool = False, clock: FakeClock | None = None, limits: Limits = LIMITS
+        *,
+        direct: bool = True,
+        tokens: bool = False,
+        clock: FakeClock | None = None,
+        limits: Limits = LIMITS,
+        stopping: Callable[[], None] | None = None,
     ) -> Running:
-        running.append(Running(direct=direct, clock=clock, limits=limits))
+        running.append(Running(direct=direct, clock=clock, limits=limits, stopping=stopping))
         await running[-1].start(tokens=tokens)
         return running[-1]
 

@@ -138,7 +138,7 @@ async def test_log_that_raises_breaks_one_request_and_no_other_of_its_transactio
     others = [await server.connect() for _ in range(3)]
     for connection in others:
         await sock_send(connection, PUT)
-    await until(lambda: server.app.direct_requests == 4)
+    await until(lambda: len(server.app.direct_requests) == 4)
     gate.open.set()
     answers = [await sock_read(connection, has_answer) for connection in (first, *others)]
     assert sorted(answer[:12] for answer in answers) == [b"", *[b"HTTP/1.1 503"] * 3]
