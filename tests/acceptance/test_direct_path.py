@@ -11,10 +11,8 @@ import contextlib
 import inspect
 import random
 import re
-import signal
-import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import chain
 from typing import Any
 
@@ -22,140 +20,31 @@ import msgspec
 import pytest
 import uvicorn
 from tests.acceptance import raw_requests as raw
+from tests.acceptance.direct_server import (
+    LAST,
+    LIMITS,
+    SHORT_SECONDS,
+    Running,
+    has_answer,
+    sock_read,
+    sock_send,
+    starting_servers,
+    unread_connection,
+    waiting_in_store,
+)
 from tests.acceptance.test_server_hostile import PATIENCE_SECONDS, Gate, until
 from tests.acceptance.test_server_load import _item as load_item
 from tests.servers.http import Caller
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from redrive.auth import token_store
-from redrive.auth.principal import TOKENS_NAMESPACE
-from redrive.contract.item_calls import ReturnLease
 from redrive.errors import StoreUnavailable
-from redrive.server import authentication, direct_path, http_protocol
-from redrive.server.application import application
+from redrive.server import direct_path, http_protocol
 from redrive.server.direct_path import DirectRequest, DirectRoute
-from redrive.server.http_server import HttpRunner, listen
 from redrive.server.request_limits import Limits
 from redrive.telemetry.metrics import HTTP_REQUESTS
 from redrive.testing.fake_clock import FakeClock
 
 MUTATIONS = 1600
-ANSWER_SECONDS = 20.0
-IDLE_SECONDS = 0.5
-"""After a request that has no answer, or makes the parser ignore what comes behind it."""
-SHORT_SECONDS = 0.1
-"""For what does not arrive: longer than any of it takes here, and no longer."""
-LIMITS = Limits(max_body_bytes=30_000, wait_seconds=SHORT_SECONDS, body_seconds=SHORT_SECONDS)
-LAST = raw.request("/health/live", b"", b"connection: close", method=b"GET")
-ROLES: dict[str, dict[str, Any]] = {
-    "admin": {"given_roles": ["admin"]},
-    "producer": {"given_roles": ["producer"]},
-    "consumer": {"given_roles": ["consumer"]},
-    "limited": {"given_roles": ["consumer"], "queues": ["own-*"]},
-    "viewer": {"given_roles": ["viewer"]},
-    "elsewhere": {"given_roles": ["admin"], "namespaces": ["team"]},
-}
-
-
-class Running:
-    """A server on memory, with a way to send it bytes."""
-
-    def __init__(self, *, direct: bool, clock: FakeClock | None, limits: Limits) -> None:
-        self.app = application("memory://", limits=limits, maintenance=False, clock=clock)
-        if not direct:
-            self.app.direct_routes.clear()
-        listener = listen("127.0.0.1", 0)
-        self.address = listener.getsockname()
-        self.runner = HttpRunner(self.app, listener, 5)
-        self.runner.config.timeout_keep_alive = IDLE_SECONDS  # type: ignore[assignment]
-        self.tokens: dict[bytes, bytes] = {}
-        self.lease = raw.LEASE.encode()
-
-    async def start(self, *, tokens: bool = False) -> None:
-        self.broker = await self.app.brokers.at("default")
-        for name in ("own-jobs", "own-next", "other"):
-            await self.broker.create_queue(name, max_payload_size=4096)
-        await self.broker.create_queue("own-full", max_size=1)
-        await self.broker.put("own-full", 1)
-        await self.broker.create_queue("own-paused")
-        await self.broker.pause_queue("own-paused")
-        if tokens:
-            broker = await self.app.brokers.at(TOKENS_NAMESPACE)
-            for role, given in ROLES.items():
-                options = {key: value for key, value in given.items() if key != "given_roles"}
-                made = await broker.run_flow(
-                    token_store.create(broker.core.clock, role, given["given_roles"], created_by="test", **options)
-                )
-                self.tokens[raw.TOKENS[role].encode()] = made.text.encode()
-        await self.app.asks_for_tokens()
-        self.serving = asyncio.ensure_future(self.runner.run_until_stopped())
-        await until(lambda: self.runner.started)
-
-    async def stop(self) -> None:
-        self.runner.should_exit = True
-        assert await self.serving
-        assert self.app.direct_requests == 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a request is not done yet. One whose client is gone may have a lease to return."""
-        return bool(self.runner.server_state.tasks or self.app.direct_requests)
-
-    async def take_lease(self) -> None:
-        """The lease that the next request may name."""
-        await self.broker.put("own-jobs", 0)
-        (lease,) = await self.broker.lease("own-jobs", worker="before")
-        self.lease = lease.token.encode()
-
-    async def connect(self) -> socket.socket:
-        connection = socket.socket()
-        connection.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(connection, self.address)
-        return connection
-
-    async def answer(self, request: bytes) -> bytes:
-        """All that a connection brings: the answer to a request, and to a last one that is sent after it."""
-        for given, own in self.tokens.items():
-            request = request.replace(given, own)
-        # Only as a text of JSON: of a number, the error would depend on the digits.
-        request = request.replace(b'"%b"' % raw.LEASE.encode(), b'"%b"' % self.lease)
-        with contextlib.closing(await self.connect()) as connection:
-            received = b""
-            with contextlib.suppress(ConnectionError):
-                await sock_send(connection, request)
-                received = await sock_read(connection, has_head if request.startswith(b"HEAD") else has_answer)
-                await until(lambda: not self.is_busy)  # those behind it are answered too
-                await sock_send(connection, LAST)
-                received += await sock_read(connection, lambda so_far: False)
-            return received
-
-
-async def sock_send(connection: socket.socket, data: bytes) -> None:
-    await asyncio.get_running_loop().sock_sendall(connection, data)
-
-
-async def sock_read(connection: socket.socket, is_enough: Callable[[bytes], bool]) -> bytes:
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while not is_enough(received):
-                part = await asyncio.get_running_loop().sock_recv(connection, 1 << 16)
-                if not part:
-                    break
-                received += part
-    return received
-
-
-def has_head(received: bytes) -> bool:
-    return b"\r\n\r\n" in received
-
-
-def has_answer(received: bytes) -> bool:
-    head, end, body = received.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").partition(b"\r\n\r\n")
-    if not end:
-        return False
-    length = re.search(rb"content-length: (\d+)", head)
-    return length is None or len(body) >= int(length[1])
 
 
 def comparable(answer: bytes) -> bytes:
@@ -180,34 +69,11 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     return counted
 
 
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """Two servers in one process do not restore the handlers of signals that both have set."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 async def servers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
     """Starts servers, and stops them in the end."""
-    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", SHORT_SECONDS)
-    monkeypatch.setattr(authentication, "PENALTY_SECONDS", 0.0)
-    monkeypatch.setattr(authentication, "READ_AGAIN_SECONDS", 1e9)
-    running: list[Running] = []
-
-    async def start(
-        *, direct: bool = True, tokens: bool = False, clock: FakeClock | None = None, limits: Limits = LIMITS
-    ) -> Running:
-        running.append(Running(direct=direct, clock=clock, limits=limits))
-        await running[-1].start(tokens=tokens)
-        return running[-1]
-
-    yield start
-    for each in running:
-        if not each.serving.done():
-            await each.stop()
+    async with starting_servers(monkeypatch) as start:
+        yield start
 
 
 async def compare(fast: Running, slow: Running, requests: Iterable[bytes]) -> Counter[bytes]:
@@ -300,16 +166,6 @@ async def test_caller_whose_token_is_for_some_queues_is_named_in_its_leases(serv
     assert (status, taken) == (200, {True: 3})
 
 
-async def waiting_in_store(server: Running, monkeypatch: pytest.MonkeyPatch, path: str) -> tuple[socket.socket, Gate]:
-    """A connection whose request the store is executing."""
-    gate = Gate(server.app, "commit", monkeypatch)
-    connection = await server.connect()
-    await sock_send(connection, raw.request(path, raw.encoded(raw.BODIES[path])))
-    await until(lambda: gate.came == 1)
-    assert server.app.direct_requests == 1
-    return connection, gate
-
-
 async def test_item_leased_for_a_client_that_is_gone_is_returned_uncounted(
     servers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,37 +175,10 @@ async def test_item_leased_for_a_client_that_is_gone_is_returned_uncounted(
     connection.close()
     await until(lambda: not server.runner.server_state.connections)
     gate.open.set()
-    await until(lambda: server.app.direct_requests == 0)
+    await until(lambda: not server.app.direct_requests)
     (item,) = await server.broker.lease("own-jobs")
     assert item.attempts == 1
     assert vars(server.app.bodies)["_all"] == 0
-
-
-async def test_lease_for_a_client_that_is_gone_is_returned_before_the_server_ends(
-    servers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = await servers()
-    await server.broker.put("own-jobs", 1)
-    connection, gate = await waiting_in_store(server, monkeypatch, raw.TAKE)
-    store, committed = server.broker.core.store, list[Any]()
-    commit = store.commit
-
-    def recorded(calls: Any, *now: Any) -> Any:
-        committed.extend(calls)
-        return commit(calls, *now)
-
-    monkeypatch.setattr(store, "commit", recorded)
-    close, closing = server.app.close, list[None]()
-    monkeypatch.setattr(server.app, "close", lambda: closing.append(None) or close())  # type: ignore[func-returns-value]
-    connection.close()
-    await until(lambda: not server.runner.server_state.connections)
-    server.runner.should_exit = True
-    await until(lambda: closing == [None])
-    for _ in range(1000):  # what it does before it waits
-        await asyncio.sleep(0)
-    gate.open.set()
-    assert await server.serving
-    assert [type(call) for call in committed] == [ReturnLease]
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -363,7 +192,7 @@ async def test_lease_for_a_client_that_left_another_request_behind_it_is_returne
     connection = await server.connect()
     await sock_send(connection, raw.request(raw.TAKE, raw.encoded(raw.BODIES[raw.TAKE])))
     await until(lambda: gate.came == 1)
-    assert server.app.direct_requests == direct
+    assert bool(server.app.direct_requests) == direct
     (protocol,) = server.runner.server_state.connections
     await sock_send(connection, LAST)
     await until(lambda: protocol.flow.read_paused)
@@ -412,52 +241,6 @@ async def test_client_that_reads_no_small_answers_is_cut_off(servers: Any) -> No
     with contextlib.suppress(ConnectionError):
         await sock_send(connection, raw.request("/health/live", b"", method=b"GET") * 2000)
     await until(lambda: not server.runner.server_state.connections)
-    connection.close()
-
-
-async def unread_connection(server: Running) -> socket.socket:
-    """One whose answers soon find no room in the buffers of the machine."""
-    server.runner._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(connection, server.address)
-    await until(lambda: len(server.runner.server_state.connections) == 1)
-    return connection
-
-
-async def test_server_that_stops_before_the_store_answers_says_that_the_outcome_is_unknown(
-    servers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = await servers(direct=False)
-    server.runner.config.timeout_graceful_shutdown = SHORT_SECONDS
-    gate = Gate(server.app, "commit", monkeypatch)
-    connection = await server.connect()
-    await sock_send(connection, raw.request(raw.PRODUCE, raw.encoded(raw.BODIES[raw.PRODUCE])))
-    await until(lambda: gate.came == 1)
-    server.runner.should_exit = True
-    answer = await sock_read(connection, lambda received: False)
-    connection.close()
-    gate.open.set()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 503 ")
-    assert b"\r\ncontent-type: application/json\r\n" in head
-    assert msgspec.json.decode(body)["code"] == "outcome_unknown"
-
-
-async def test_requests_in_flight_are_answered_before_the_server_ends(
-    servers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = await servers()
-    connection, gate = await waiting_in_store(server, monkeypatch, raw.PRODUCE)
-    server.runner.should_exit = True
-    await until(lambda: server.app.stopping.is_set())
-    await asyncio.sleep(0)
-    gate.open.set()
-    answer = await sock_read(connection, lambda received: False)
-    assert answer.startswith(b"HTTP/1.1 200 OK")
-    assert b"\r\nconnection: close\r\n" in answer
-    assert await server.serving
     connection.close()
 
 
@@ -543,7 +326,7 @@ async def test_unexpected_error_after_it_was_handed_in_is_answered_and_ends_no_o
         patch.setattr(http_protocol.Connection, "answer", _fail)
         assert await server.answer(request) == b""
     assert (await server.answer(request)).startswith(b"HTTP/1.1 200")
-    assert server.app.direct_requests == 0
+    assert not server.app.direct_requests
 
 
 async def test_requests_that_arrive_in_pieces_are_answered(

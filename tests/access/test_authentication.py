@@ -157,6 +157,43 @@ async def test_tokens_are_not_read_for_every_request(door: Door) -> None:
             await door.identify(f"Bearer {made.text}")
 
 
+async def test_known_token_is_found_without_a_read(door: Door) -> None:
+    made = await door.make("ann")
+    known = {b"authorization": f"Bearer {made.text}".encode()}
+    assert door.gate.known(known) is None
+    await door.identify(f"Bearer {made.text}")
+    with patch.object(door.broker.core, "read", side_effect=AssertionError):
+        principal = door.gate.known(known)
+        assert principal is not None
+        assert principal.name == "ann"
+        for header in (None, "Bearer x", "Bearer redrive_00000009_" + "0" * 48):
+            assert door.gate.known({} if header is None else {b"authorization": header.encode()}) is None
+        door.now = gates.READ_AGAIN_SECONDS
+        assert door.gate.known(known) is None, "tokens are to be read again, which this does not begin"
+        await asyncio.sleep(0)
+
+
+async def test_known_token_stays_known_while_tokens_are_read_again(door: Door) -> None:
+    made = await door.make("ann")
+    known = {b"authorization": f"Bearer {made.text}".encode()}
+    await door.identify(f"Bearer {made.text}")
+    door.now = gates.READ_AGAIN_SECONDS
+    await door.identify(f"Bearer {made.text}")  # begins to read, and does not wait
+    assert door.gate.known(known) is not None
+    door.now = gates.STALE_SECONDS
+    assert door.gate.known(known) is None
+
+
+async def test_everybody_is_known_until_there_is_a_token(door: Door) -> None:
+    await door.identify(None)
+    assert door.gate.known({}) is UNAUTHENTICATED_ADMIN
+    await door.make("ann")
+    door.now = gates.STALE_SECONDS
+    with pytest.raises(Unauthorized):
+        await door.identify(None)
+    assert door.gate.known({}) is None
+
+
 async def test_token_expires_by_the_clock_of_the_store(door: Door) -> None:
     made = await door.make("ann", expires="1m")
     door.clock.advance("59s")

@@ -13,7 +13,6 @@ import pytest
 
 from redrive import AsyncBroker, Broker, Status, connect, new_item
 from redrive.broker import committer as committer_module
-from redrive.broker.async_committer import MAX_TICKS
 from redrive.contract import Call
 from redrive.contract.item_calls import LeaseItems, Put
 from redrive.contract.maintenance_calls import Promote
@@ -277,64 +276,6 @@ def test_calls_that_are_handed_in_together_share_a_transaction_with_those_of_oth
 
     asyncio.run(hand_in())
     assert sizes == [4]
-
-
-class _Receiver:
-    """Takes the results of requests."""
-
-    def __init__(self) -> None:
-        self.results: list[Any] = []
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, result: Any) -> None:
-        self.results.append(result)
-
-    set_exception = set_result
-
-
-@pytest.fixture
-def sizes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The calls of each transaction."""
-    store, sizes = broker.core.store, list[int]()
-    commit = store.commit
-
-    def counted(calls: Sequence[Call], now: Any = None) -> Any:
-        sizes.append(len(calls))
-        return commit(calls, now)
-
-    monkeypatch.setattr(store, "commit", counted)
-    return sizes
-
-
-def test_requests_that_come_in_over_several_ticks_share_a_transaction(broker: Broker, sizes: list[int]) -> None:
-    receiver = _Receiver()
-
-    async def come_in() -> None:
-        for number in range(MAX_TICKS - 1):
-            broker.core.committer.submit_to(Put("jobs", (new_item(number),)), receiver)
-            await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not receiver.results:
-                await asyncio.sleep(0)
-
-    asyncio.run(come_in())
-    assert sizes == [MAX_TICKS - 1]
-
-
-def test_requests_that_come_in_without_a_pause_are_committed_meanwhile(broker: Broker, sizes: list[int]) -> None:
-    receiver = _Receiver()
-
-    async def come_in() -> None:
-        for number in range(20_000):
-            if sizes:
-                return
-            broker.core.committer.submit_to(Put("jobs", (new_item(number),)), receiver)
-            await asyncio.sleep(0)
-        pytest.fail("the first of them still waits for the last")
-
-    asyncio.run(come_in())
 
 
 def test_leases_of_a_group_whose_caller_is_gone_are_given_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

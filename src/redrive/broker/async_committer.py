@@ -27,7 +27,8 @@ _NOTHING = Commit([], {}, Instant(0))
 
 
 class ResultReceiver(Protocol):
-    """The receiver of the outcome of a call, in the event loop that submitted it, as a future is. It raises nothing."""
+    """The receiver of the outcome of a call, in the event loop that submitted it, as a future is. It raises nothing: an
+    error is reported to the event loop."""
 
     def done(self) -> bool:
         """Return whether it takes no outcome any more: leases are returned then."""
@@ -205,18 +206,24 @@ class AsyncCommitter:
                         self._transact(abandoned)
 
     def _deliver(self, gathered: _AsyncBatch, results: list[Any], commit: Commit, error: RedriveError | None) -> None:
-        """Pass each receiver its result, in the event loop."""
+        """Pass each receiver its result, in the event loop, even if another receiver raises."""
         abandoned: list[Any] = []
+        failure: Exception | None = None
         start = 0
         for calls, receiver, together in gathered.entries:
             end = start + len(calls)
-            if receiver.done():
-                abandoned += results[start:end]
-            elif error is not None:
-                receiver.set_exception(error)
-            elif together:
-                receiver.set_result(Commit(results[start:end], commit.arrivals, commit.now))
-            else:
-                receiver.set_result(results[start])
+            try:
+                if receiver.done():
+                    abandoned += results[start:end]
+                elif error is not None:
+                    receiver.set_exception(error)
+                elif together:
+                    receiver.set_result(Commit(results[start:end], commit.arrivals, commit.now))
+                else:
+                    receiver.set_result(results[start])
+            except Exception as raised:
+                failure = raised
             start = end
         self.give_back(abandoned)
+        if failure is not None:
+            raise failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from redrive.errors import (
 )
 from redrive.server.authentication import Authenticator, NoAuthentication
 from redrive.server.broker_pool import BrokerPool
-from redrive.server.direct_path import DirectRoute
+from redrive.server.direct_path import DirectRequest, DirectRoute
 from redrive.server.host_check import AllowedHosts
 from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
 from redrive.server.request import Receive, Request, Response, namespace_of
@@ -57,6 +58,8 @@ ABORT = "redrive.abort"
 """The scope key of a function that aborts our own connection, regardless of pending output."""
 IS_GONE = "redrive.is_gone"
 """The scope key of a function of our own connection that returns whether the client can no longer read a response."""
+UNANSWERED_SECONDS = 5.0
+"""Maximum seconds for which a server that closes waits for results of abandoned requests, to return their leases."""
 _DRAIN_SECONDS = 0.01
 _log = events.logger("redrive.server")
 
@@ -103,8 +106,8 @@ class Server:
             if served.route.direct
         }
         """Routes by path whose requests a connection may submit to the committer directly."""
-        self.direct_requests = 0
-        """Requests on the direct path that are not answered yet."""
+        self.direct_requests: set[DirectRequest] = set()
+        """Requests on the direct path whose results are not there yet."""
         self._pages_tally = RequestTally("", self.metrics.distribution(names.HTTP_SECONDS, ("",)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +130,7 @@ class Server:
         except asyncio.CancelledError:
             if not self.stopping.is_set():
                 raise
-            response = self.refused(OutcomeUnknown("of this server", "the server stopped before the store answered"))
+            response = self.outcome_unknown()
         except Exception:
             response = self.broken(path if served is not None or path in self._pages else None)
         tally = self._pages_tally if served is None else served.tally
@@ -139,11 +142,19 @@ class Server:
         self.stopping.set()
         self.waiting.stop()
 
+    def abandon_direct_requests(self) -> None:
+        """Answer the requests on the direct path as those that uvicorn cancels: their outcome is unknown."""
+        for request in tuple(self.direct_requests):
+            request.abandon()
+
     async def close(self) -> None:
-        """Answer pending long polls and close the brokers: each finishes what it accepted. Idempotent."""
+        """Answer what is pending and close the brokers: each finishes what it accepted. Idempotent."""
         self.stop()
-        while self.direct_requests:  # they have no task that could be awaited
-            await asyncio.sleep(_DRAIN_SECONDS)
+        self.abandon_direct_requests()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNANSWERED_SECONDS):
+                while self.direct_requests:  # they have no task that could be awaited
+                    await asyncio.sleep(_DRAIN_SECONDS)
         await self.access.close()
         await self.brokers.close()
         self.health_threads.shutdown(wait=False, cancel_futures=True)
@@ -288,6 +299,10 @@ class Server:
         elif isinstance(error, StoreError) and self._is_news("store_refused"):
             _log.warning("store_refused", error=str(error))
         return refusal(error)
+
+    def outcome_unknown(self) -> Response:
+        """Return the response to a call whose result the server does not wait for any longer."""
+        return self.refused(OutcomeUnknown("of this server", "the server stopped before the store answered"))
 
     def _is_news(self, event: str) -> bool:
         """Return whether the log has no recent entry of that event; record that it has one now."""

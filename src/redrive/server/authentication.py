@@ -51,6 +51,10 @@ class Authenticator(Protocol):
         """Return the principal of a request. Raises `Unauthorized`."""
         ...
 
+    def known(self, headers: dict[bytes, bytes]) -> Principal | None:
+        """Return the principal if that needs no waiting, otherwise None: then `identify` decides."""
+        ...
+
     async def close(self) -> None:
         """Release resources; no request follows."""
         ...
@@ -60,6 +64,10 @@ class NoAuthentication:
     """No authentication: every caller may do everything."""
 
     async def identify(self, headers: dict[bytes, bytes]) -> Principal:
+        """Return the principal with all rights."""
+        return UNAUTHENTICATED_ADMIN
+
+    def known(self, headers: dict[bytes, bytes]) -> Principal | None:
         """Return the principal with all rights."""
         return UNAUTHENTICATED_ADMIN
 
@@ -102,16 +110,28 @@ class TokenAuthenticator:
         age = self._age
         if age is None or age >= READ_AGAIN_SECONDS:
             await self._read_anew(age)
+        principal = self._cached(headers)
+        if principal is None:
+            if b"authorization" not in headers:
+                raise Unauthorized(_MISSING)
+            await self._read_since(self._seconds())  # it may have been created just now
+            principal = self._cached(headers)
+        return principal if principal is not None else await self._refuse()
+
+    def known(self, headers: Mapping[bytes, bytes]) -> Principal | None:
+        """Return the principal if the cached tokens have it. Start no read; None if tokens have to be read first."""
+        age = self._age
+        if age is None or (age >= READ_AGAIN_SECONDS and (age >= STALE_SECONDS or not self._is_reading)):
+            return None
+        return self._cached(headers)
+
+    def _cached(self, headers: Mapping[bytes, bytes]) -> Principal | None:
+        """Return the principal of a request by the cached tokens, or None if they do not have it."""
         if not self._asks:
             return UNAUTHENTICATED_ADMIN
         header = headers.get(b"authorization")
-        if header is None:
-            raise Unauthorized(_MISSING)
-        token = self._found(header)
-        if token is None:
-            await self._read_since(self._seconds())  # it may have been created just now
-            token = self._found(header)
-        return self._principals[token.id] if token is not None else await self._refuse()
+        token = None if header is None else self._found(header)
+        return None if token is None else self._principals[token.id]
 
     async def has_tokens(self) -> bool:
         """Read the tokens and return whether a token is required."""
@@ -121,6 +141,10 @@ class TokenAuthenticator:
     @property
     def _age(self) -> float | None:
         return None if self._read_at is None else self._seconds() - self._read_at
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._reading is not None and not self._reading.done()
 
     def _found(self, header: bytes) -> AccessToken | None:
         """Return the token of a header if it is valid. Every wrong header takes the same steps, to reveal nothing.
@@ -144,7 +168,6 @@ class TokenAuthenticator:
         return token if token_store.verify_secret(token, secret) else None
 
     async def _refuse(self) -> Principal:
-        await asyncio.sleep(0)  # the direct path stops here: the application identifies again, and counts once
         self._count()
         if self._penalties >= MAX_PENALTIES:
             raise Busy(self._penalties, f"{self._penalties} wrong tokens are being refused")

@@ -10,7 +10,7 @@ the response.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -89,15 +89,35 @@ class DirectRequest:
         return False
 
     def set_result(self, result: Any) -> None:
-        """Send the response. Raises nothing, since the committer has other receivers to notify."""
+        """Send the response and drop the content of the request. Raises nothing: the committer has other receivers."""
         try:
             self._route.finish(self, result, self._connection)
         except Exception:
-            self._route.log_failure()
-            self._connection.transport.abort()
+            self._break_off()
+        # The connection keeps the object until the next request, and may be idle for long.
+        self.body = b""
+        del self.headers, self.call, self.store_call, self.caller, self.broker
 
     set_exception = set_result
     """The error of a transaction is delivered as the result of each of its calls."""
+
+    def abandon(self) -> None:
+        """Answer that the outcome is unknown. The result then only returns leases. Idempotent; raises nothing."""
+        if self.response_complete:
+            return
+        self.keep_alive = False  # requests behind this one are not executed
+        try:
+            self._route.send(self, self._route.outcome_unknown(), self._connection)
+        except Exception:
+            self._break_off()
+        self.response_complete = True
+
+    def _break_off(self) -> None:
+        """End the connection after an unexpected error, and log it if that is possible."""
+        with contextlib.suppress(Exception):
+            self._connection.transport.abort()
+        with contextlib.suppress(Exception):
+            self._route.log_failure()
 
 
 class DirectRoute:
@@ -121,11 +141,11 @@ class DirectRoute:
             return False
         hold: RequestResources | None = None
         try:
-            principal = _known_without_waiting(server.access.identify(request.headers))
+            principal = server.access.known(request.headers)
             if principal is not None:
                 hold = request.hold = RequestResources(server.bodies, principal.name)
                 if self._submit(request, principal, hold):
-                    server.direct_requests += 1
+                    server.direct_requests.add(request)
                     return True
         except Exception:  # the application fails in the same way and sends the error
             pass
@@ -154,10 +174,12 @@ class DirectRoute:
         return submit_to(broker, call, request)
 
     def finish(self, request: DirectRequest, result: Any, connection: Connection) -> None:
-        """Answer a request whose call is durable or refused. Release a lease whose client has disconnected."""
-        server = self._server
-        server.direct_requests -= 1
+        """Answer a request whose call is durable or refused. Return a lease that its client cannot get any more."""
+        self._server.direct_requests.discard(request)
         request.hold.end()
+        if request.response_complete:  # by `abandon`
+            request.broker.core.committer.return_leases([result])
+            return
         if leases_of(result) and connection.is_gone(request):
             request.broker.core.committer.return_leases([result])
             connection.transport.abort()  # the client may have closed one direction only, and never read responses
@@ -165,10 +187,16 @@ class DirectRoute:
         response = self._response(request, result)
         if response is None:
             connection.run_application(request)
-            return
+        else:
+            self.send(request, response, connection)
+
+    def send(self, request: DirectRequest, response: Response, connection: Connection) -> None:
+        """Count and send a response, as a task if it is not a usual one."""
+        server = self._server
         self._served.tally.count(response.status, perf_counter() - request.started_at)
         head = usual_head(response)
         if head is None or not connection.answer(request, response.status, head, response.body):
+            request.body = b""
 
             async def respond(scope: Any, receive: Any, send: Any) -> None:
                 await server.respond(scope, send, response)
@@ -191,13 +219,6 @@ class DirectRoute:
         """Log an unexpected error and return a response with its id."""
         return self._server.broken(self.path)
 
-
-def _known_without_waiting(identified: Coroutine[Any, Any, Principal]) -> Principal | None:
-    """Return the principal if identifying it needs no waiting, otherwise None."""
-    try:
-        identified.send(None)
-    except StopIteration as known:
-        principal: Principal = known.value
-        return principal
-    identified.close()
-    return None
+    def outcome_unknown(self) -> Response:
+        """Return the response to a request that the server does not wait for any longer."""
+        return self._server.outcome_unknown()

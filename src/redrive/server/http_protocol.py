@@ -56,7 +56,8 @@ class Connection(HttpToolsProtocol):
         """The next cycle and its application, while the client has too much output to read."""
         takes_direct = isinstance(self.app, Server) and not self.root_path and hasattr(self, "_start_asgi_task")
         self._running: Any = None
-        """The cycle that the application runs. uvicorn knows only the latest one, which may be queued behind it."""
+        """The request that is being executed, until it is answered: a cycle that the application runs, or a direct
+        request. uvicorn knows only the latest one, which may be queued behind it."""
         self._direct_routes = self.app.direct_routes if takes_direct else {}
         self._direct: DirectRequest | None = None
         """A request that may take the direct path, until it has arrived completely."""
@@ -143,7 +144,7 @@ class Connection(HttpToolsProtocol):
         if self._direct is None:
             super().on_message_complete()
         elif self._direct.hand_in():
-            self._direct = None
+            self._running, self._direct = self._direct, None
         else:
             self._leave_to_application(self._direct)
 
@@ -220,11 +221,11 @@ class Connection(HttpToolsProtocol):
             self._start_asgi_task(*delayed)
 
     def is_gone(self, cycle: Any) -> bool:
-        """Return whether the client can no longer read a response. If reading is paused because another request came,
-        asyncio does not report the end: then query the socket, and abort a connection that has ended."""
+        """Return whether the client can no longer read a response, and abort a connection that has ended. Query the
+        socket: the loop may not have read the end yet, and does not while reading is paused for another request."""
         if cycle.disconnected or self.transport.is_closing():
             return True
-        if self.flow.read_paused and _has_hung_up(self.transport.get_extra_info("socket")):
+        if _has_hung_up(self.transport.get_extra_info("socket")):
             self.transport.abort()
             cycle.disconnected = True
         return cycle.disconnected  # type: ignore[no-any-return]
@@ -252,6 +253,9 @@ class Connection(HttpToolsProtocol):
 
         uvicorn starts a timer for each idle period; this timer checks from time to time how long it has been idle.
         """
+        if self._running is not None:
+            self._running.body = b""  # uvicorn keeps what a refused request did not read
+            self._running = None
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return

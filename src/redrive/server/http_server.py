@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from redrive.telemetry import events
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open. Longer than in clients and proxies, so that they close first."""
 BACKLOG = 2048
+_SIGNAL_SECONDS = 0.1
+"""Seconds after which a second signal is noticed, as in uvicorn."""
 
 _log = events.logger("redrive.server")
 
@@ -26,7 +29,8 @@ class HttpRunner(uvicorn.Server):
     """One server on one address.
 
     At the first signal it grants no new leases and answers long polls; running requests may end within `stop_seconds`.
-    At the second signal it stops immediately.
+    After that, requests whose results are missing are answered with `OutcomeUnknown`. At the second signal it stops
+    immediately, and does not wait for the store.
 
     `stopping` is called at the first signal. With it, the caller closes the application after everything that uses its
     brokers has ended; without it, this class closes the application.
@@ -68,12 +72,20 @@ class HttpRunner(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer pending long polls, then wait for connections."""
-        running = len(self.server_state.tasks) + self._app.direct_requests
+        running = len(self.server_state.tasks) + len(self._app.direct_requests)
         _log.info("server_stopping", waiting=len(self._app.waiting), requests=running)
         self._app.stop()
         if self._stopping is not None:
             self._stopping()
-        await super().shutdown(sockets)
+        ending = asyncio.ensure_future(super().shutdown(sockets))
+        try:
+            while not (ending.done() or self.force_exit):
+                await asyncio.wait({ending}, timeout=_SIGNAL_SECONDS)
+            if ending.done():
+                await ending
+        finally:
+            ending.cancel()
+            self._app.abandon_direct_requests()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal: stop; at the second one, stop immediately."""
