@@ -25,7 +25,7 @@ LIMITS = {
     "somebody|anybody|everybody": (4, "another process, a caller, an operator"),
     "as it stands|stands|stand|standing": (7, "state, status, current"),
     "begins?|began|begun": (38, "starts, started"),
-    "at once": (11, "immediately, together, concurrently"),
+    "at once": (10, "immediately, together, concurrently"),
     "goes? on": (1, "continues"),
     "whoever": (1, "the caller, the worker that"),
     "of (?:its|their) own": (9, "own, separate"),
