@@ -387,7 +387,7 @@ def test_more_queries_than_connections_are_refused_in_time(
     assert len(late) == 4
     for error in late:
         assert isinstance(error, StoreUnavailable)
-        assert f"{engine.MAX_READERS} queries are under way" in str(error)
+        assert f"{engine.MAX_READERS} queries are running" in str(error)
     assert answers == []
     held.__exit__(None, None, None)
     for thread in threads:
