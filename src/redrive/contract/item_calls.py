@@ -228,8 +228,8 @@ class Complete(TokenCall[Settled], frozen=True, gc=False):
     With `keep_result`, GetResult returns the result for that long, regardless of the item and its queue. Without a
     result, nothing is kept.
     `reply` is put into the queue that the item names for replies (`redrive.contract.replies`), in the same transaction.
-    If that is refused (queue gone, full, payload too large), the rest is not: `Settled.reply_refused` says why.
-    `InvalidInput` if the item names no such queue, or is a dead letter.
+    `PayloadTooLarge` if it exceeds the max_payload_size of that queue. If the queue is gone or full, the rest is not
+    refused: `Settled.reply_refused` says why. `InvalidInput` if the item names no such queue, or is a dead letter.
     """
 
     result: Result | None = None

@@ -43,6 +43,8 @@ ANSWERED = "a dead letter was answered when it died; redrive it, and the next de
 """The reason why a dead letter accepts no reply."""
 MAX_ERROR_CHARS = 2000
 """Maximum number of characters of the error text in the reply to a death."""
+_MOST_BYTES = 6
+"""Maximum number of bytes of a character in JSON."""
 
 
 def reply_address(headers: Mapping[str, str]) -> str:
@@ -85,15 +87,20 @@ def death_reply(
     reason: str,
     failure: Failure | None,
     rules: RedactRules,
+    limit: int | None = None,
 ) -> NewItem:
-    """Return the reply to a death: JSON with `error`, and `request_id` if the sender gave one.
+    """Return the reply to a death: JSON with `error`, and `request_id` if the sender gave one. The text is cut if the
+    whole has more than `limit` bytes.
 
     Secrets are redacted, also by the rules of the queue, before the text is cut: half a secret might not be recognized.
     """
     text = cause.title if failure is None or not failure.text else failure.text
     text = redactor_by(rules).text(text[: 2 * MAX_ERROR_CHARS])[:MAX_ERROR_CHARS]
-    error = f"Dead-lettered after {pluralize(attempts, 'attempt')}: {text}"
-    body: dict[str, Any] = {"error": error}
+    body: dict[str, Any] = {"error": f"Dead-lettered after {pluralize(attempts, 'attempt')}: {text}"}
     if REQUEST_ID in headers:
         body["request_id"] = headers[REQUEST_ID]
-    return make_reply(id, headers, Result(msgspec.json.encode(body), JSON), reason)
+    payload = msgspec.json.encode(body)
+    while limit is not None and len(payload) > limit and body["error"]:
+        body["error"] = body["error"][: -max(1, (len(payload) - limit) // _MOST_BYTES)]
+        payload = msgspec.json.encode(body)
+    return make_reply(id, headers, Result(payload, JSON), reason)

@@ -13,11 +13,10 @@ from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, Delivered, seconds
 from redrive.mailbox.mailbox_errors import (
     MessageFinalizedError,
     ReceiptHandleExpiredError,
-    ReplyNotAvailableError,
     RequestFailedError,
     named_errors,
 )
-from redrive.model.item import Lease, Result
+from redrive.model.item import Lease, Result, Settled
 from redrive.model.judge import Verdict
 
 if TYPE_CHECKING:
@@ -116,17 +115,20 @@ class AsyncMessage(Generic[T, R]):
         """True if a reply would reach a mailbox, or a sender that awaits it."""
         return REPLY_TO in self._lease.headers or flows.is_awaited(self._lease)
 
-    async def acknowledge(self, *, reply: R | None = None) -> None:
+    async def acknowledge(self, *, reply: R | None = None) -> Settled:
         """Complete and remove the message. `reply` is sent in the same transaction.
 
-        Raises ReceiptHandleExpiredError if another consumer may hold it by now, and ReplyNotAvailableError for a reply
-        to a message that asks for none; then nothing is changed.
+        If the mailbox for replies is gone or full, the message is removed without a reply: `reply_refused` of the
+        returned value says why. Raises ReceiptHandleExpiredError if another consumer may hold it by now,
+        ReplyNotAvailableError for a reply to a message that asks for none, and PayloadTooLarge for a reply that does
+        not fit; then nothing is changed.
         """
         self._check_handle()
         body = self._result if reply is None else self._mailbox._reply_type.encode(reply)
         with named_errors:
-            await self._mailbox._run(flows.acknowledge(self._mailbox._core, self._lease, body))
+            settled = await self._mailbox._run(flows.acknowledge(self._mailbox._core, self._lease, body))
         self._is_finalized = self._is_completed = True
+        return settled
 
     async def nack(self, *, visibility_timeout: float = 0) -> None:
         """Release the message: it is delivered again after `visibility_timeout` seconds, and this delivery counts."""
@@ -143,22 +145,20 @@ class AsyncMessage(Generic[T, R]):
         with named_errors:
             await self._mailbox._run(flows.extend(self._lease, visibility))
 
-    async def reply(self, body: R) -> None:
-        """Send a reply. Several may be sent until the message is acknowledged or nacked.
+    async def reply(self, body: R) -> str | None:
+        """Send a reply, and return its id. Several may be sent until the message is acknowledged or nacked.
 
         Use `acknowledge(reply=…)` for a reply that must be sent exactly once. A sender that awaits the result by
-        `request` gets the last reply, when the message is acknowledged.
+        `request` gets the last reply, when the message is acknowledged; such a reply has no id, and None is returned.
         """
         if self._is_finalized:
             raise MessageFinalizedError(self.id)
         encoded = self._mailbox._reply_type.encode(body)
+        with named_errors:
+            id = await self._mailbox._run(flows.reply(self._mailbox._core, self._lease, encoded))
         if flows.is_awaited(self._lease):
             self._result = encoded
-        if REPLY_TO in self._lease.headers:
-            with named_errors:
-                await self._mailbox._run(flows.reply(self._mailbox._core, self._lease, encoded))
-        elif self._result is None:
-            raise ReplyNotAvailableError(self.id)
+        return id
 
     async def _fail(self, error: Exception, verdict: Verdict | None) -> None:
         """Record a failure of its handler. Without a verdict, the settings of the queue apply."""

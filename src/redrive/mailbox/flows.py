@@ -18,7 +18,7 @@ from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLeasedItem, GetStats
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
-from redrive.errors import InvalidPayload
+from redrive.errors import InvalidPayload, PayloadTooLarge
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of, item_of_letter
 from redrive.mailbox.loop_types import MainLoopRequest
@@ -31,7 +31,7 @@ from redrive.mailbox.mailbox_errors import (
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Lease, Receipt, Result, Status
+from redrive.model.item import Item, Lease, Receipt, Result, Settled, Status
 from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
 from redrive.model.options import MessageOptions
@@ -154,7 +154,7 @@ def _decode(body: BodyType[Any], lease: Lease) -> Flow[Any]:
     return dead_letter_of(item, inner.decode(lease.payload, lease.content_type))
 
 
-def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[None]:
+def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[Settled]:
     """Complete a message, with its reply in the same transaction."""
     keep = _keep_result(lease)
     address = lease.headers.get(REPLY_TO)
@@ -165,16 +165,30 @@ def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[None]:
     else:
         result = None if keep is None else reply
         call = Complete(lease.token, result, keep_result=keep, reply=None if address is None else reply)
-    yield from commit_call(call)
+    settled: Settled = yield from commit_call(call)
     if address is not None and is_remote(address):
         core.wake_movers()
+    return settled
 
 
-def reply(core: Core, lease: Lease, body: Result) -> Flow[None]:
-    """Send a reply to a message that this consumer still holds; more may follow."""
-    yield from commit_call(Reply(lease.token, body))
-    if is_remote(lease.headers[REPLY_TO]):
+def reply(core: Core, lease: Lease, body: Result) -> Flow[ItemId | None]:
+    """Send a reply to a message that this consumer still holds, and return its id; more may follow.
+
+    One to a sender that awaits the result is only checked here, and returns None: it is sent when the message ends.
+    """
+    address = lease.headers.get(REPLY_TO)
+    if is_awaited(lease):
+        queue = yield from core.queue(lease.queue)
+        if len(body.payload) > (limit := queue.settings.max_payload_size):
+            raise PayloadTooLarge("reply", len(body.payload), limit, "max_payload_size")
+    elif address is None:
+        raise ReplyNotAvailableError(lease.id)
+    if address is None:
+        return None
+    receipt: Receipt = yield from commit_call(Reply(lease.token, body))
+    if is_remote(address):
         core.wake_movers()
+    return receipt.id
 
 
 def extend(lease: Lease, visibility: int) -> Flow[Instant]:

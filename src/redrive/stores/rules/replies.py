@@ -8,7 +8,7 @@ import msgspec
 
 from redrive.contract.item_calls import NewItem, Put, Reply
 from redrive.contract.replies import ANSWERED, REPLY_TO, death_reply, make_reply, reply_address
-from redrive.errors import InvalidInput, RedriveError, StoreError
+from redrive.errors import InvalidInput, PayloadTooLarge, RedriveError, StoreError
 from redrive.model.death import cause_of
 from redrive.model.feed import FeedKind
 from redrive.model.ids import ItemId
@@ -44,8 +44,16 @@ def check_reply(item: Record) -> None:
         raise InvalidInput(ANSWERED)
 
 
+def check_last_reply(state: State, item: Record, body: Result) -> None:
+    """Raise unless the item takes a reply of this size with its completion."""
+    check_reply(item)
+    limit = _largest(state, item)
+    if limit is not None and len(body.payload) > limit:
+        raise PayloadTooLarge("reply", len(body.payload), limit, "max_payload_size")
+
+
 def reply_or_refuse(state: State, item: Record, settled: Settled, body: Result) -> Settled:
-    """Send the reply of a completion. A refused reply does not undo the completion."""
+    """Send the checked reply of a completion. If its queue is gone or full, the item is completed without it."""
     return _try(state, item, settled, _reply_to(item, body))
 
 
@@ -59,8 +67,8 @@ def apply_verdict(state: State, item: Record, outcome_kind: OutcomeKind, verdict
         return settled
     failure = details.get("failure")
     cause = cause_of(verdict.reason, failure, details.get("note"))
-    rules = state.queues[queue].value.settings.redact
-    new = death_reply(_first_id(item), item.headers, attempts, cause, verdict.reason.value, failure, rules)
+    rules, limit = state.queues[queue].value.settings.redact, _largest(state, item)
+    new = death_reply(_first_id(item), item.headers, attempts, cause, verdict.reason.value, failure, rules, limit)
     return _try(state, item, settled, new, queue)
 
 
@@ -83,6 +91,12 @@ def _send(state: State, queue: str, address: str, new: NewItem) -> Receipt:
     if is_remote(address):
         start_move(state, _MOVE, state.items[receipt.id], FeedKind.MOVED, address)
     return receipt
+
+
+def _largest(state: State, item: Record) -> int | None:
+    """Return the maximum size of a reply to an item; None if its queue is gone, or in another store."""
+    queue = state.queues.get(reply_address(item.headers))
+    return None if queue is None else queue.value.settings.max_payload_size
 
 
 def _reply_to(item: Record, body: Result) -> NewItem:

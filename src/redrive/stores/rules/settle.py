@@ -15,7 +15,7 @@ from redrive.model.state_machine import Verb
 from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.puts import PutPlan
 from redrive.stores.rules.record import Record
-from redrive.stores.rules.replies import apply_verdict, check_reply, reply_or_refuse
+from redrive.stores.rules.replies import apply_verdict, check_last_reply, reply_or_refuse
 from redrive.stores.rules.state import State
 from redrive.stores.rules.verdicts import check_verdict, return_to_dead
 
@@ -27,7 +27,7 @@ def complete(state: State, call: Complete) -> Settled:
     if call.result is not None and len(call.result.payload) > largest:
         raise PayloadTooLarge("result", len(call.result.payload), largest, "max_payload_size")
     if call.reply is not None:
-        check_reply(item)
+        check_last_reply(state, item, call.reply)
     plan = PutPlan(state, leaving=item.queue, completes=item)
     for put in call.puts:
         plan.add(put)

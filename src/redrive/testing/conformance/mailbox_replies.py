@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.errors import InvalidInput, QueueNotFound, Refused, ResultNotKept, ResultTimeout, TaskFailed
+from redrive.errors import (
+    InvalidInput,
+    PayloadTooLarge,
+    QueueNotFound,
+    Refused,
+    ResultNotKept,
+    ResultTimeout,
+    TaskFailed,
+)
 from redrive.mailbox import (
     AsyncMailbox,
     Mailbox,
@@ -22,6 +30,7 @@ from redrive.mailbox import (
     RequestFailedError,
     RequestTimeoutError,
 )
+from redrive.model.queue_options import QueueOptions
 from redrive.testing.conformance.actions import Background
 from redrive.testing.conformance.mailboxes import Purchase, only_message
 from redrive.testing.conformance.suite import Suite
@@ -106,8 +115,47 @@ class MailboxReplyConformance(Suite):
         message = only_message(orders.receive())
         with pytest.raises(MailboxResolutionError):
             message.reply(1)
-        message.acknowledge(reply=2)
+        assert "'replies' does not exist" in str(message.acknowledge(reply=2).reply_refused)
         assert orders.approximate_count() == 0
+
+    def test_reply_to_a_full_mailbox_does_not_keep_the_message(
+        self, orders: Mailbox[Purchase, int], broker: Broker
+    ) -> None:
+        full: Mailbox[int, None] = Mailbox(broker, "replies", body=int, settings={"max_size": 1})
+        for number in range(2):
+            orders.send(Purchase(number), reply_to=full)
+        first, second = (message.acknowledge(reply=1) for message in orders.receive(max_messages=2))
+        assert first.reply_refused is None
+        assert "'replies'" in str(second.reply_refused)
+        assert (orders.approximate_count(), full.approximate_count()) == (0, 1)
+
+    def test_reply_that_does_not_fit_is_refused_and_leaves_the_message_to_its_consumer(self, broker: Broker) -> None:
+        questions: Mailbox[str, str] = Mailbox(broker, "questions", body=str, reply=str)
+        answers: Mailbox[str, None] = Mailbox(broker, "answers", body=str, settings={"max_payload_size": 100})
+        questions.send("?", reply_to=answers)
+        message = only_message(questions.receive())
+        with pytest.raises(PayloadTooLarge):
+            message.reply("y" * 100)
+        with pytest.raises(PayloadTooLarge):
+            message.acknowledge(reply="y" * 100)
+        assert not message.is_finalized
+        id = message.reply("shorter")
+        message.acknowledge(reply="short")
+        first, last = answers.receive(max_messages=10)
+        assert (first.id, first.body, last.body) == (id, "shorter", "short")
+        assert questions.approximate_count() == 0
+
+    def test_reply_that_does_not_fit_leaves_a_request_to_be_answered(self, broker: Broker) -> None:
+        settings: QueueOptions = {"max_payload_size": 100}
+        questions: Mailbox[str, str] = Mailbox(broker, "questions", body=str, reply=str, settings=settings)
+        caller = Background(lambda: questions.request("?", "10m"))
+        message = only_message(questions.receive(wait_time_seconds=20))
+        for send in (message.reply, lambda reply: message.acknowledge(reply=reply)):
+            with pytest.raises(PayloadTooLarge):
+                send("y" * 100)
+        assert message.reply("a first one") is None
+        message.acknowledge()
+        assert caller.result() == "a first one"
 
     def test_death_is_answered_with_an_error(
         self, orders: Mailbox[Purchase, int], replies: Mailbox[int, None], broker: Broker

@@ -14,7 +14,7 @@ from redrive.contract.item_calls import Complete, NewItem, Put, Reply, Settle
 from redrive.contract.maintenance_calls import Expire, Import
 from redrive.contract.queries import GetResult
 from redrive.contract.replies import MAX_ERROR_CHARS, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID
-from redrive.errors import InvalidInput, InvalidName, LeaseLost, QueueFull, QueueNotFound, WrongQueue
+from redrive.errors import InvalidInput, InvalidName, LeaseLost, PayloadTooLarge, QueueFull, QueueNotFound, WrongQueue
 from redrive.model.death import DeadReason
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure
@@ -159,12 +159,27 @@ class ReplyConformance(StoreSuite):
         assert isinstance(direct.do(Complete(third.token, None, (other,), reply=YES)), QueueNotFound)
         assert direct.get(third.id).status is Status.ACTIVE
 
-    def test_reply_that_is_too_large_does_not_refuse_the_completion(self, direct: StoreDriver) -> None:
-        direct.queue()
+    def test_reply_that_is_too_large_refuses_the_completion(self, direct: StoreDriver) -> None:
+        direct.queue(keep_completed=60 * SECOND)
         direct.queue("replies", max_payload_size=3)
-        settled = direct.do(Complete(request(direct).token, reply=YES))
-        assert settled.reply_refused is not None
-        assert replies(direct) == []
+        lease = request(direct)
+        follow_up = Put("jobs", (NewItem(b"2", JSON),))
+        for call in (Reply(lease.token, YES), Complete(lease.token, YES, (follow_up,), 10 * SECOND, reply=YES)):
+            assert isinstance(direct.do(call), PayloadTooLarge)
+        assert direct.get(lease.id).status is Status.ACTIVE
+        assert direct.read(GetResult(lease.id)) is None
+        assert not direct.lease()
+        assert direct.do(Complete(lease.token, reply=Result(b"1", JSON))).reply_refused is None
+        assert [value for value, _ in replies(direct)] == [1]
+
+    def test_answer_to_a_death_fits_into_its_queue(self, direct: StoreDriver) -> None:
+        direct.queue()
+        direct.queue("replies", max_payload_size=80)
+        lease = request(direct, **{REQUEST_ID: "r1"})
+        assert die(direct, lease, failure=Failure("E", 'a "long" text ' * 100)).reply_refused is None
+        ((body, headers),) = replies(direct)
+        assert body["error"].startswith("Dead-lettered after 1 attempt: a")
+        assert (headers[REPLY_FOR], headers[REPLY_ERROR]) == (lease.id, "retries_exhausted")
 
     @pytest.mark.parametrize("to", [None, "morgue"])
     def test_death_is_answered_once(self, direct: StoreDriver, to: str | None) -> None:
