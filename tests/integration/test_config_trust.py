@@ -187,6 +187,79 @@ def test_variable_is_not_sent_to_an_address_of_a_file(folder: Path, listener: Li
         assert SECRET in listener.heard.pop()
 
 
+USES = [
+    *(words for words in COMMANDS if words[0] != "config" and "--url" not in words),
+    ["config", "apply"],
+    ["config", "apply", "redrive.toml"],
+    ["queue", "list", "--config", "redrive.toml"],
+    ["queue", "push", "q", "{}"],
+]
+"""Every kind of command that opens the store of a file."""
+
+
+@pytest.mark.parametrize("words", USES, ids=" ".join)
+@pytest.mark.parametrize("place", ["/${REDRIVE_DB_PASSWORD}", "/?${REDRIVE_DB_PASSWORD}", "u:${REDRIVE_DB_PASSWORD}@"])
+def test_variable_goes_to_no_address_that_was_not_confirmed(
+    folder: Path, listener: Listener, words: list[str], place: str
+) -> None:
+    host = listener.url.removeprefix("http://")
+    address = f"http://{place}{host}" if place.endswith("@") else f"http://{host}{place}"
+    file = write(folder / "redrive.toml", f'url = "{address}"\n[server]\nwork = true\n')
+    refused = run(*words, REDRIVE_DB_PASSWORD=SECRET)
+    assert refused.exit_code == 3, refused.output
+    assert "redrive.toml:1: url: is http://" in refused.stderr
+    assert "the value of REDRIVE_DB_PASSWORD would be sent there" in refused.stderr
+    assert f"redrive config trust {file}" in refused.stderr
+    assert SECRET not in refused.output
+    assert listener.heard == []
+
+
+def test_variable_goes_to_a_confirmed_address_until_it_or_the_variable_changes(
+    folder: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDRIVE_OTHER", SECRET)
+    text = f'url = "{listener.url}/${{REDRIVE_PATH}}/a"\n'
+    file = write(folder / "redrive.toml", text)
+    assert run("config", "trust").stdout.endswith(" with REDRIVE_PATH\n")
+    run("queue", "list", REDRIVE_PATH=SECRET)
+    assert SECRET in listener.heard.pop()
+    assert SECRET not in kept_list().read_text()
+    for before, after in (("127.0.0.1", "localhost"), ("_PATH}", "_OTHER}"), ("/a", "/b")):
+        write(file, text.replace(before, after))
+        assert run("queue", "list", REDRIVE_PATH=SECRET).exit_code == 3
+    assert listener.heard == []
+
+
+def test_variable_in_another_store_is_confirmed_too(folder: Path) -> None:
+    stores = '[stores]\nb = "redis://:${REDRIVE_B}@127.0.0.1:1"\nurl = "redis://127.0.0.1:1"\n'
+    write(folder / "redrive.toml", f'name = "a"\n{stores}')
+    refused = run("queue", "create", "q", REDRIVE_B=SECRET)
+    assert (refused.exit_code, SECRET in refused.output) == (3, False)
+    assert "redrive.toml:3: stores.b: is redis://:[redacted]@127.0.0.1:1, and the value of REDRIVE_B" in refused.stderr
+    assert run("queue", "create", "q", "--allow-variable", "REDRIVE_B", REDRIVE_B=SECRET).exit_code == 0
+    assert run("queue", "create", "r", REDRIVE_B=SECRET).exit_code == 3
+    assert run("config", "trust").exit_code == 0
+    assert run("queue", "create", "r", REDRIVE_B=SECRET).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["show", "show -o json", "check", "trust"])
+def test_variable_of_an_address_is_not_printed(folder: Path, command: str) -> None:
+    address = "http://127.0.0.1:1/${REDRIVE_DB_PASSWORD}"
+    write(folder / "redrive.toml", f'name = "a"\nurl = "{address}"\n[stores]\nb = "{address}"\n')
+    shown = run("config", *command.split(), REDRIVE_DB_PASSWORD=SECRET)
+    assert shown.exit_code == 0
+    assert SECRET not in shown.output
+    assert shown.output.count(address) == (0 if command == "check" else 2)
+
+
+def test_parameter_that_is_not_shown_cannot_change_in_a_confirmed_address(folder: Path) -> None:
+    file = write(folder / "redrive.toml", 'url = "postgresql://u@127.0.0.1:1/x?passfile=a"\n')
+    assert run("config", "trust").exit_code == 0
+    assert run("queue", "list").exit_code == 6
+    write(file, 'url = "postgresql://u@127.0.0.1:1/x?%68ost=localhost&passfile=a"\n')
+    assert run("queue", "list").exit_code == 3
+
+
 def test_token_goes_to_no_address_that_was_not_confirmed(folder: Path, listener: Listener) -> None:
     file = write(folder / "redrive.toml", f'namespace = "x"\nurl = "{listener.url}"\n')
     for refused in (
@@ -252,8 +325,28 @@ def test_password_of_libpq_goes_to_no_address_that_was_not_confirmed(folder: Pat
 
 
 def test_password_in_the_address_is_sent_without_being_confirmed(folder: Path) -> None:
-    write(folder / "redrive.toml", 'url = "postgresql://u:${REDRIVE_DB_PASSWORD}@127.0.0.1:1/x"\n')
-    assert run("queue", "list", REDRIVE_DB_PASSWORD="x", PGPASSWORD=SECRET).exit_code == 6
+    write(folder / "redrive.toml", 'url = "postgresql://u:x@127.0.0.1:1/x"\n')
+    assert run("queue", "list", PGPASSWORD=SECRET).exit_code == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "asked"),
+    [
+        ("127.0.0.1:*:*:u:pw", "", False),
+        ("*:*:*:u:pw", "", True),
+        ("db.internal:*:*:u:pw", "?hostaddr=127.0.0.1", True),
+        ("", "?gssdelegation=1", True),
+        ("*:*:*:u:pw", "?password=its-own", False),
+    ],
+)
+def test_passwords_that_libpq_gives_to_any_host_need_a_confirmation(
+    folder: Path, tmp_path: Path, line: str, option: str, asked: bool
+) -> None:
+    passwords = write(tmp_path / "passwords", f"# mine\n{line}\n")
+    write(folder / "redrive.toml", f'url = "postgresql://u@127.0.0.1:1/x{option}"\n')
+    assert run("queue", "list", PGPASSFILE=str(passwords)).exit_code == (3 if asked else 6)
+    assert run("config", "trust").exit_code == 0
+    assert run("queue", "list", PGPASSFILE=str(passwords)).exit_code == 6
 
 
 def test_person_in_a_terminal_is_asked_once(folder: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,17 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """The name of this store in other stores."""
     stores: Mapping[str, str] = {}
     """Other stores by name, each with its URL."""
+    written: Mapping[KeyPath, str] = {}
+    """The URLs that take variables, as the file has them, by key."""
+
+    @property
+    def addresses(self) -> dict[KeyPath, str]:
+        """All URLs by key, to be confirmed or shown: variables are not expanded."""
+        return {("url",): self.url, **{("stores", name): url for name, url in self.stores.items()}, **self.written}
 
     def __repr__(self) -> str:
-        return f"StoreOptions(url={redact_url(self.url)!r}, namespace={self.namespace!r})"
+        shown = redact_url(self.written.get(("url",), self.url))
+        return f"StoreOptions(url={shown!r}, namespace={self.namespace!r})"
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):

@@ -166,11 +166,14 @@ def _read_store(top: Table, folder: Path, needs_store: bool, variables: Collecti
         stores.named(other, other)
         if other == name:
             stores.add_problem(other, "is the name of this store itself; give the other one another name")
+    texts: dict[KeyPath, Any] = {("url",): top.values.get("url")}
+    texts |= {("stores", other): text for other, text in stores.values.items()}
     return StoreOptions(
         url=_url(top, "url", folder, needs_store, variables) or absolute_sqlite_url(DEFAULT_URL, folder),
         namespace=namespace or DEFAULT_NAMESPACE,
         name=name,
         stores={other: _url(stores, other, folder, needs_store, variables) or "" for other in stores.values},
+        written={path: text for path, text in texts.items() if isinstance(text, str) and variables_in(text)},
     )
 
 

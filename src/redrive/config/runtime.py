@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from redrive.broker.broker import Broker
 from redrive.config.apply import apply
 from redrive.config.config import Config, ExternalOptions, WorkerOptions
@@ -293,4 +291,7 @@ class ConfigRuntime:
 
 def _read_once(config: Config) -> dict[str, Any]:
     """Return the values that are read only at the start of the program, by key."""
-    return {**msgspec.structs.asdict(config.store), "server": config.server}
+    store = config.store
+    return {"url": store.url, "namespace": store.namespace, "name": store.name, "stores": store.stores} | {
+        "server": config.server
+    }

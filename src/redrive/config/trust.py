@@ -6,17 +6,19 @@ The list is kept in the user's own configuration folder, outside all projects: a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from redrive.config.ownership import find_exposure, owner_of
+from redrive.config.table_reader import variables_in
 from redrive.errors import InvalidInput
-from redrive.model.url import ENCODED, MAX_SHOWN_CHARS, SERVER_SCHEMES, redact_url
+from redrive.model.url import ENCODED, MAX_SHOWN_CHARS, SERVER_SCHEMES, redact_url, strip_password
 
 FILE_NAME = "trusted.json"
 _POSTGRES = ("postgresql", "postgres")
@@ -30,7 +32,7 @@ class TrustedFile(msgspec.Struct, frozen=True):
     path: str
     owner: int | None
     addresses: tuple[str, ...] = ()
-    """All addresses of the file, without passwords."""
+    """All addresses of the file, without passwords, each with the variables that it takes."""
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -46,7 +48,7 @@ class Trust(msgspec.Struct, frozen=True):
         return self._entry(file) is not None or any(folder in folders for folder in self.folders)
 
     def lets_send(self, file: Path, address: str) -> bool:
-        """Return whether secrets may be sent to this address of a file."""
+        """Return whether secrets may be sent to this address of a file, whose variables are not expanded."""
         entry = self._entry(file)
         return entry is not None and _identity(address) in entry.addresses
 
@@ -60,21 +62,37 @@ class Trust(msgspec.Struct, frozen=True):
         return Trust(files, tuple(each for each in self.folders if each != path))
 
 
-def secret_for(url: str, environment: Mapping[str, str], *, has_token: bool) -> str | None:
-    """Return the name of the user's secret that is sent to an address when it is opened; None without one."""
-    try:
+def secret_for(
+    url: str, environment: Mapping[str, str], *, has_token: bool, variables: Collection[str] = ()
+) -> str | None:
+    """Return the names of the user's secrets that are sent to an address when it is opened; None without one.
+
+    url: with its variables expanded. variables: those that it takes.
+    """
+    named = [f"the value of {name}" for name in variables]
+    with contextlib.suppress(ValueError):  # an invalid URL is not opened
         parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
-        password = parts.password or options.get("password")
-    except ValueError:
-        return None  # an invalid URL is not opened
-    if parts.scheme in SERVER_SCHEMES:
-        return "the token" if has_token else None
-    if parts.scheme not in _POSTGRES or password:
-        return None
-    named = [name for name in _OF_LIBPQ if environment.get(name)]
-    named += [f"what {name} names" for name in ("service", "passfile") if name in options]
+        if parts.scheme in SERVER_SCHEMES and has_token:
+            named.append("the token")
+        elif parts.scheme in _POSTGRES:
+            named += _secrets_of_libpq(dict(parse_qsl(parts.query)), parts.password, environment)
     return " and ".join(named) or None
+
+
+def _secrets_of_libpq(options: Mapping[str, str], password: str | None, environment: Mapping[str, str]) -> list[str]:
+    """Return what libpq sends to any host that an address names."""
+    named = ["the Kerberos ticket"] if options.get("gssdelegation", environment.get("PGGSSDELEGATION")) == "1" else []
+    if password or options.get("password"):
+        return named
+    named += [name for name in _OF_LIBPQ if environment.get(name)]
+    named += [f"what {name} names" for name in ("service", "passfile") if name in options]
+    if "passfile" not in options:
+        with contextlib.suppress(OSError, RuntimeError):  # no such file, or a user without a home
+            file = Path(environment.get("PGPASSFILE") or Path.home() / ".pgpass")
+            lines = file.read_text("utf-8", "replace").splitlines()
+            if any(line.startswith("*:") or "hostaddr" in options for line in lines):  # libpq compares the host only
+                named.append(f"a password of {file}")
+    return named
 
 
 def confirm_file(file: Path, addresses: tuple[str, ...]) -> TrustedFile:
@@ -123,9 +141,14 @@ def trust_file() -> Path | None:
 
 
 def _identity(address: str) -> str | None:
-    """Return the address without a password, which identifies it; None if its whole host cannot be shown."""
+    """Return the address without a password, and its variables, which identify it; None if its whole host cannot be
+    shown. Other hidden parts are in a digest."""
     shown = redact_url(address)
-    return None if shown.endswith("://…") or len(shown) >= MAX_SHOWN_CHARS else shown
+    if "://" not in shown or shown.endswith("://…") or len(shown) >= MAX_SHOWN_CHARS:
+        return None
+    digest = "" if strip_password(address) is not None else f" #{hashlib.sha256(address.encode()).hexdigest()[:16]}"
+    variables = ", ".join(dict.fromkeys(variables_in(address)))
+    return f"{shown}{digest}" + (f" with {variables}" if variables else "")
 
 
 def _with_file(trust: Trust, entry: TrustedFile) -> Trust:

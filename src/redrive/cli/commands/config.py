@@ -16,9 +16,10 @@ from redrive.cli.common_options import StoreCommand, as_json, get_option, set_op
 from redrive.cli.output import escape_line, print_json, print_line, table
 from redrive.cli.store_target import find_target, open_target, project_config, project_file
 from redrive.config import Config, StoreOptions, find_file, load_store
+from redrive.config.line_numbers import KeyPath, format_key_path
 from redrive.config.loader import line_of
 from redrive.config.preflight import missing_programs
-from redrive.config.table_reader import shown_file
+from redrive.config.table_reader import shown_file, variables_in
 from redrive.config.trust import confirm_file, confirm_folder, load_trust, secret_for, withdraw
 from redrive.errors import Problem, UntrustedFile
 from redrive.model.duration import format_duration
@@ -31,11 +32,11 @@ from redrive.model.url import redact_url
 @click.option("--list", "listing", is_flag=True, help="Print all confirmed files and folders.")
 @click.option("--remove", is_flag=True, help="Withdraw the confirmation of this file or folder.")
 def trust(path: Path | None, listing: bool, remove: bool) -> None:
-    """Confirm a file: a token may be sent to its addresses, and it is used although other users can change it.
+    """Confirm a file: its addresses get a token, and the variables in them; other users may be able to change it.
 
     Without PATH it is the file that every command would use. Path, owner and addresses are kept in the configuration
     folder of this user; with another owner or address, a file has to be confirmed again. With the path of a folder,
-    all files in it and below are used although other users can change them, but no token is sent to their addresses.
+    all files in it and below are used although other users can change them, but no secret is sent to their addresses.
     """
     if listing:
         _print()
@@ -50,7 +51,7 @@ def trust(path: Path | None, listing: bool, remove: bool) -> None:
         confirm_folder(chosen)
         _report(chosen, "confirmed: files in it and below are used, also if other users can change them")
     else:
-        entry = confirm_file(chosen, _addresses(load_store(chosen, variables=get_option("allow_variable") or ())))
+        entry = confirm_file(chosen, tuple(load_store(chosen, needs_store=False).addresses.values()))
         _report(chosen, f"confirmed for {', '.join(entry.addresses)}")
 
 
@@ -61,26 +62,25 @@ def check_secrets(
 
     In a terminal the user is asked, if `ask` is true. Otherwise raises `UntrustedFile`.
     """
-    keys: dict[tuple[str, ...], str] = {("url",): store.url}
-    keys |= {("stores", name): url for name, url in store.stores.items()}
-    for key, url in keys.items():
-        secret = secret_for(url, environment, has_token=has_token and key == ("url",))
-        if secret is None or load_trust().lets_send(file, url):
+    urls: dict[KeyPath, str] = {("url",): store.url, **{("stores", name): url for name, url in store.stores.items()}}
+    allowed = get_option("allow_variable") or ()
+    for key, written in store.addresses.items():
+        variables = [name for name in dict.fromkeys(variables_in(written)) if name not in allowed]
+        is_main = key == ("url",)
+        secret = secret_for(urls[key], environment, has_token=has_token and is_main, variables=variables)
+        if secret is None or load_trust().lets_send(file, written):
             continue
         if ask and bulk_change.in_a_terminal():
-            click.echo(f"{escape_line(str(file))} sends {secret} to {redact_url(url)}.", err=True)
+            click.echo(f"{escape_line(str(file))} sends {secret} to {redact_url(written)}.", err=True)
             if click.confirm("Trust this file with that address from now on?", err=True):
-                confirm_file(file, _addresses(store))
+                confirm_file(file, tuple(store.addresses.values()))
                 continue
+        once = "".join(f", allow it once with --allow-variable {name}" for name in variables[:1])
         problem = (
-            f"is {redact_url(url)}, and {secret} would be sent there; confirm that with redrive config trust "
-            f"{shlex.quote(str(file))}, or give the address with --url or REDRIVE_URL"
+            f"is {redact_url(written)}, and {secret} would be sent there; confirm that with redrive config trust "
+            f"{shlex.quote(str(file))}{once}, or give the address with --url or REDRIVE_URL"
         )
-        raise UntrustedFile(shown_file(file), (Problem(line_of(file, key), ".".join(key), problem),))
-
-
-def _addresses(store: StoreOptions) -> tuple[str, ...]:
-    return (store.url, *store.stores.values())
+        raise UntrustedFile(shown_file(file), (Problem(line_of(file, key), format_key_path(key), problem),))
 
 
 def _report(path: Path, what: str) -> None:
@@ -133,16 +133,17 @@ def check(file: Path | None) -> None:
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def show(file: Path | None) -> None:
-    """Print the contents of the file without passwords. Variables are expanded if they are set."""
+    """Print the contents of the file without passwords. Variables are not expanded."""
     found = _load(file, needs_store=False)
     if as_json():
         print_json(_form(found))
         return
     print_line(f"file       {found.file}")
-    print_line(f"url        {redact_url(found.store.url)}")
+    main, *others = map(redact_url, found.store.addresses.values())
+    print_line(f"url        {main}")
     print_line(f"namespace  {found.store.namespace}")
-    for name, url in found.store.stores.items():
-        print_line(f"store      {name}: {redact_url(url)}")
+    for name, url in zip(found.store.stores, others, strict=True):
+        print_line(f"store      {name}: {url}")
     print_line()
     _print_settings("queue", {name: each for name, each in found.queues.items() if each or name not in found.captures})
     if found.captures:
@@ -228,12 +229,13 @@ def _shown(value: Any) -> str:
 
 
 def _form(found: Config) -> dict[str, Any]:
+    main, *others = map(redact_url, found.store.addresses.values())
     return {
         "file": str(found.file),
-        "url": redact_url(found.store.url),
+        "url": main,
         "namespace": found.store.namespace,
         "name": found.store.name,
-        "stores": {name: redact_url(url) for name, url in found.store.stores.items()},
+        "stores": dict(zip(found.store.stores, others, strict=True)),
         "queues": found.queues,
         "captures": found.captures,
         "external": {
