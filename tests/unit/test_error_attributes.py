@@ -41,7 +41,8 @@ def aws(code: str, status: int, **headers: str) -> Carrier:
 def http_error(status: int, retry_after: str) -> urllib.error.HTTPError:
     headers = email.message.Message()
     headers["Retry-After"] = retry_after
-    return urllib.error.HTTPError("http://localhost", status, "no", headers, None)
+    with urllib.error.HTTPError("http://localhost", status, "no", headers, None) as error:
+        return error
 
 
 def sqlite_error() -> sqlite3.OperationalError:

@@ -51,7 +51,8 @@ def get(port: int | None, path: str) -> tuple[int, dict[str, Any]]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+        with error:
+            return error.code, json.load(error)
 
 
 class Running:

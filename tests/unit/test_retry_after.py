@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import email.message
 import urllib.error
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from email.utils import format_datetime
 from typing import Any
 
@@ -49,7 +49,15 @@ class Hostile(Exception):
 def answered(retry_after: str, name: str = "Retry-After") -> urllib.error.HTTPError:
     headers = email.message.Message()
     headers[name] = retry_after
-    return urllib.error.HTTPError("http://localhost", 429, "no", headers, None)
+    with urllib.error.HTTPError("http://localhost", 429, "no", headers, None) as error:
+        return error
+
+
+class ExitingZone(tzinfo):
+    """A zone that ends the program when it is asked."""
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        raise SystemExit
 
 
 def with_headers(**headers: Any) -> Carrier:
@@ -75,6 +83,15 @@ def with_headers(**headers: Any) -> Carrier:
         (Carrier(retry_after=0.25), 250_000),
         (Carrier(retry_after=timedelta(minutes=2)), 2 * MINUTE),
         (Carrier(retry_after="120"), 2 * MINUTE),
+        (Carrier(retry_after=to_datetime(NOW) + timedelta(minutes=2)), 2 * MINUTE),
+        (Carrier(retry_after=(to_datetime(NOW) + timedelta(minutes=2)).replace(tzinfo=None)), 2 * MINUTE),
+        (
+            Carrier(retry_after=(to_datetime(NOW) + timedelta(minutes=2)).astimezone(timezone(timedelta(hours=9)))),
+            2 * MINUTE,
+        ),
+        (Carrier(headers={"Retry-After": datetime.max}), HOUR),
+        (Carrier(retry_after=datetime.min), 0),
+        (Carrier(retry_after=datetime(2023, 11, 14, tzinfo=ExitingZone())), None),
         (Carrier(reason=with_headers(retry_after="4")), 4 * SECOND),
         (answered("31536000"), HOUR),
         (answered("1" * 100), HOUR),

@@ -24,7 +24,7 @@ from redrive.capture.calls import awaiting
 from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
-from redrive.model.duration import SECOND, DurationInput, parse_duration
+from redrive.model.duration import SECOND, Duration, DurationInput, format_duration, parse_duration
 from redrive.model.exception import own_attributes, safe_str
 from redrive.model.limits import check_name
 from redrive.task.arguments import Arguments
@@ -159,7 +159,7 @@ class Guard:
 
     def _async_wrapper(self, function: Callable[..., Any]) -> Callable[..., Any]:
         timeout = self._options.timeout
-        seconds = None if timeout is None else parse_duration(timeout, "timeout") / SECOND
+        limit = None if timeout is None else parse_duration(timeout, "timeout")
         broker = AsyncBroker(self._queue.core)
         caught = BaseException if self._options.on_cancel == "capture" else Exception
 
@@ -168,9 +168,9 @@ class Guard:
             call = _Call(_call.get())
             _call.set(call)
             try:
-                if seconds is None:
+                if limit is None:
                     return await function(*args, **kwargs)
-                return await asyncio.wait_for(function(*args, **kwargs), seconds)
+                return await _within(limit, self.name, function(*args, **kwargs))
             except caught as error:
                 if not isinstance(error, Exception | asyncio.CancelledError):
                     raise
@@ -228,6 +228,17 @@ class Guard:
     def _is_handled(self, task_id: str | None, error: BaseException) -> TypeGuard[str]:
         """Return whether the caller gets `Captured` instead of the error, which has been captured then."""
         return self._options.on_failure == "handle" and task_id is not None and isinstance(error, Exception)
+
+
+async def _within(limit: Duration, name: str, call: Coroutine[Any, Any, R]) -> R:
+    """Await a call. Raises TimeoutError after `limit`, which the text names."""
+    try:
+        async with asyncio.timeout(limit / SECOND) as timeout:
+            return await call
+    except TimeoutError as error:
+        if timeout.expired() and not error.args:  # not one that the function raised
+            error.args = (f"{name} took longer than its timeout of {format_duration(limit)}",)
+        raise
 
 
 def _captured_within(call: _Call, error: BaseException) -> str | None:

@@ -7,6 +7,7 @@ know is released to the queue with a delay: another process may know the functio
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -98,7 +99,7 @@ class CallbackApp(App):
         self.callback, self.is_failure = callback, is_failure
         self._tasks.pop(CALLBACK, None)
         run = _on_loop(callback, loop) if loop is not None else callback
-        if asyncio.iscoroutinefunction(callback) and loop is None:
+        if inspect.iscoroutinefunction(callback) and loop is None:
 
             async def retry_async(task: Any, extra: dict[str, Any]) -> Any:
                 return checked_result(await run(task, **extra), is_failure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from redrive.clock import Instant
@@ -37,7 +37,8 @@ def retry_after_of(error: BaseException, now: Instant | None = None) -> Duration
 
 
 def parse_retry_after(value: object, now: Instant | None = None, unit: Duration = SECOND) -> Duration | None:
-    """Return the time that a value asks to wait, up to an hour: a number of units, a timedelta, or a header's text.
+    """Return the time that a value asks to wait, up to an hour: a number of units, a timedelta, a datetime (of UTC if
+    it has no zone), or the text of a header.
 
     A date or number in the past gives 0, and any other value None.
     """
@@ -46,18 +47,20 @@ def parse_retry_after(value: object, now: Instant | None = None, unit: Duration 
     if type(value) is int or type(value) is float:
         return _bounded_number(value, unit)
     if type(value) is not str or len(value) > _MAX_HEADER_CHARS:
-        return None
+        return _until(value, now) if issubclass(type(value), datetime) else None
     try:
         return _bounded_number(float(value), unit)
     except ValueError:
-        return None if now is None else _until(value, now)
+        return _until(value, now)
 
 
-def _until(date: str, now: Instant) -> Duration | None:
+def _until(date: object, now: Instant | None) -> Duration | None:
+    if now is None:
+        return None
     try:
-        at = parsedate_to_datetime(date)
+        at: datetime = parsedate_to_datetime(date) if type(date) is str else date  # type: ignore[assignment]
         return _bounded(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * SECOND - now)
-    except Exception:  # the parser raises exceptions of any type
+    except BaseException:  # the parser raises exceptions of any type, and so does a zone or a subclass of the caller
         return None
 
 

@@ -356,9 +356,19 @@ class GuardConformance(Suite):
         assert guarded.list_tasks() == []
         asyncio.run(cancelled(kept))
         assert [task.task["function"] for task in guarded.list_tasks()] == ["kept"]
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="late took longer than its timeout of 1ms"):
             asyncio.run(late())
+        assert guarded.list_tasks()[0].error == "late took longer than its timeout of 1ms"
         assert len(guarded.list_tasks()) == 2
+
+    def test_time_out_of_the_function_itself_keeps_its_text(self, guarded: DeadLetterQueue) -> None:
+        @guarded.guard(timeout="1h", on_failure="handle")
+        async def late(*words: str) -> None:
+            raise TimeoutError(*words)
+
+        for words in ((), ("mine",)):
+            asyncio.run(late(*words))
+            assert guarded.list_tasks()[0].error == "".join(words)
 
     def test_end_of_the_event_loop_waits_for_the_capture(self, guarded: DeadLetterQueue) -> None:
         @guarded.guard(name="background")

@@ -27,7 +27,8 @@ def refused(retry_after: str) -> HTTPError:
     """Return the error of a call that a server answered with 429."""
     headers = email.message.Message()
     headers["Retry-After"] = retry_after
-    return HTTPError("http://api.example.com", 429, "Too Many Requests", headers, None)
+    with HTTPError("http://api.example.com", 429, "Too Many Requests", headers, None) as error:
+        return error
 
 
 def date_in(clock: FakeClock, **distance: int) -> str:
