@@ -1,14 +1,18 @@
-"""Queue rot: a steady load while somebody holds an old snapshot open, so that nothing that is dead can be cleaned up.
+"""Queue rot: a steady load beside an old transaction of others, so that nothing that is dead can be cleaned up.
 
-One process puts what is offered, leases it in small batches and completes it, as a worker would. First without the
-snapshot, then with it, the last part of each is what counts.
+One process puts what is offered, leases it in small batches and completes it, as a worker would. First alone, then
+beside the transaction, the last part of each is what counts. The transaction holds a snapshot; or it has an id, and so
+does another in a second database of the server: neither ever put an item.
 """
 
 import asyncio
 import os
 import statistics
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ LIMIT = 20
 WORKERS = 4
 BEFORE_SECONDS = 20.0
 HELD_SECONDS = float(os.environ.get("REDRIVE_BENCH_ROT_SECONDS", "300"))
+ID_SECONDS = float(os.environ.get("REDRIVE_BENCH_ROT_SECONDS", "600"))
 LAST_SECONDS = 20.0
 """What is judged: the leases at the end, when most is dead."""
 LEASE_SECONDS = 30
@@ -77,24 +82,48 @@ async def _run(broker: Any, seconds: float) -> tuple[Load, float]:
     return load, end
 
 
-async def _measure(url: str) -> tuple[Load, float, Load, float]:
+@asynccontextmanager
+async def _snapshot(url: str) -> AsyncIterator[None]:
+    """An old snapshot, as of a backup or a report."""
     import psycopg
 
+    async with await psycopg.AsyncConnection.connect(url) as other:
+        await other.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await other.execute("SELECT count(*) FROM redrive.redrive_item")
+        yield
+        await other.rollback()
+
+
+@asynccontextmanager
+async def _ids(url: str) -> AsyncIterator[None]:
+    """Two transactions that wrote something, here and in another database, and forgot to commit."""
+    import psycopg
+
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as here:
+        await here.execute("CREATE DATABASE elsewhere")
+        async with await psycopg.AsyncConnection.connect(url, dbname="elsewhere") as elsewhere:
+            for other in (here, elsewhere):
+                await other.execute("BEGIN")
+                await other.execute("SELECT pg_current_xact_id()")
+            yield
+
+
+Holder = Callable[[str], AbstractAsyncContextManager[None]]
+
+
+async def _measure(url: str, holder: Holder, seconds: float) -> tuple[Load, float, Load, float]:
     async with open_async_broker(url) as broker:
         before, before_end = await _run(broker, BEFORE_SECONDS)
-        async with await psycopg.AsyncConnection.connect(url) as other:
-            await other.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
-            await other.execute("SELECT count(*) FROM redrive.redrive_item")
-            held, held_end = await _run(broker, HELD_SECONDS)
-            await other.rollback()
+        async with holder(url):
+            held, held_end = await _run(broker, seconds)
         return before, before_end, held, held_end
 
 
-def measure(directory: Path) -> Measurement:
+def measure(directory: Path, holder: Holder, seconds: float) -> Measurement:
     with server(directory) as url:
         with open_broker(url) as broker:
             broker.create_queue(QUEUE, lease_timeout=LEASE_SECONDS)
-        before, before_end, held, held_end = run_async(_measure(url))
+        before, before_end, held, held_end = run_async(_measure(url, holder, seconds))
     first = before.since(before_end - BEFORE_SECONDS / 2)
     last = held.since(held_end - LAST_SECONDS) or [LONG_SECONDS * 1000.0]
     return Measurement(
@@ -106,7 +135,7 @@ def measure(directory: Path) -> Measurement:
             "p99_times": statistics.quantiles(last, n=100)[-1] / statistics.quantiles(first, n=100)[-1],
         },
         {
-            "held_seconds": HELD_SECONDS,
+            "held_seconds": seconds,
             "offered": held.offered,
             "completed": held.completed,
             "p50_ms_before": statistics.median(first),
@@ -120,11 +149,21 @@ CASES = [
         "rot.held",
         "Queue rot",
         f"{RATE:,} items/s offered, a snapshot held open for {HELD_SECONDS:g} s",
-        measure,
-    )
+        partial(measure, holder=_snapshot, seconds=HELD_SECONDS),
+    ),
+    Case(
+        "rot.id",
+        "Queue rot",
+        f"{RATE:,} items/s offered, transactions with ids in two databases held open for {ID_SECONDS:g} s",
+        partial(measure, holder=_ids, seconds=ID_SECONDS),
+    ),
 ]
 BARS = [
-    Bar("queue rot: of what is offered, completed", "rot.held", (), "completed_share", at_least=0.95),
-    Bar("queue rot: median lease, times that before", "rot.held", (), "p50_times", at_most=1.5),
-    Bar("queue rot: p99 of leases, times that before", "rot.held", (), "p99_times", at_most=3.0),
+    Bar(f"queue rot, {beside}: {words}", case, (), figure, **limit)
+    for case, beside, tail in (("rot.held", "a snapshot", 3.0), ("rot.id", "transaction ids", 1.5))
+    for words, figure, limit in (
+        ("of what is offered, completed", "completed_share", {"at_least": 0.95}),
+        ("median lease, times that before", "p50_times", {"at_most": 1.5}),
+        ("p99 of leases, times that before", "p99_times", {"at_most": tail}),
+    )
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.servers.postgres import Server
 
 from redrive import Broker, connect
 from redrive.contract.item_calls import Complete
@@ -151,6 +152,20 @@ def test_reader_with_an_old_snapshot_does_not_stop_the_marks(
         clock.advance("10s")
         work(broker)
         assert mark(admin) == clock.now() - SLACK
+
+
+@pytest.mark.parametrize("database", ["postgres", "template1"])
+def test_transaction_of_others_does_not_stop_the_marks(
+    broker: Broker, admin: Any, clock: FakeClock, postgres: Server, database: str
+) -> None:
+    with psycopg.connect(postgres.url, dbname=database) as other:
+        other.execute("SELECT pg_current_xact_id()")
+        if database == "postgres":
+            other.execute("CREATE TABLE written ()")
+        clock.advance("10s")
+        work(broker)
+        assert mark(admin) == clock.now() - SLACK
+        assert mark(admin, "count_delta", low_water_marks.ALL_QUEUES) > 0
 
 
 def test_item_that_is_returned_below_the_mark_is_leased_again(broker: Broker, admin: Any, clock: FakeClock) -> None:
@@ -302,8 +317,12 @@ def buffers(admin: psycopg.Connection[Any], statement: str, values: tuple[Any, .
     return touched
 
 
-def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock: FakeClock, postgres_url: str) -> None:
-    """With a snapshot held open, nothing can be cleaned up; and the tables look empty to the planner."""
+@pytest.mark.parametrize("held", ["snapshot", "id"])
+def test_looks_pass_over_nothing_that_is_dead(
+    broker: Broker, admin: Any, clock: FakeClock, postgres_url: str, held: str
+) -> None:
+    """With a snapshot or a transaction id held open, nothing can be cleaned up; and the tables look empty to the
+    planner."""
     url, _, schema = postgres_url.partition("?schema=")
     now = clock.now() + 60_000_000
     looks: dict[str, tuple[str, tuple[Any, ...]]] = {
@@ -318,9 +337,10 @@ def test_looks_pass_over_nothing_that_is_dead(broker: Broker, admin: Any, clock:
         "stats of all": (stats._EVERY, ("default", now)),
     }
     store = broker.core.store
-    with psycopg.connect(url) as reader:
-        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        reader.execute("SELECT 1")
+    with psycopg.connect(url) as other:
+        if held == "snapshot":
+            other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT 1" if held == "snapshot" else "SELECT pg_current_xact_id()")
         for _ in range(10):
             clock.advance("1s")
             for _ in range(10):

@@ -43,6 +43,7 @@ class Server:
         self._settings = {
             "listen_addresses": "127.0.0.1",
             "max_connections": "200",
+            "max_prepared_transactions": "20",
             "shared_buffers": "64MB",
             "unix_socket_directories": str(self.folder),
             **settings,

@@ -4,10 +4,12 @@ PostgreSQL keeps index entries of deleted rows while any transaction holds a sna
 the first live entry would step over all of them. Scans therefore start at the mark. There is one mark per queue and
 index.
 
-**A mark never passes a position at which an entry can still appear.** A transaction gets its id before it takes its
-instant. A process therefore records an instant, and after it allocates a transaction id. Once no transaction up to that
-id is open, all later transactions have a later instant, and all earlier entries are visible. Then the mark moves to
-that instant minus SLACK, or to the first existing entry. (The end of a snapshot cannot replace the id: transactions
+**A mark never passes a position at which an entry can still appear.** A transaction locks `redrive_meta` against
+changes of the table, gets its id, and then takes its instant (`PostgresStore._begun`). It keeps that lock until its
+entries are visible. A process therefore records an instant, and after it allocates a transaction id. Once no
+transaction up to that id is open, or none of those that are has that lock, all later entries have a later instant, and
+all earlier ones are visible. Then the mark moves to that instant minus SLACK, or to the first existing entry. So
+transactions of others stop nothing. ADR 37 has the proof. (The end of a snapshot cannot replace the id: transactions
 beyond it may be running already.)
 
 **An entry inserted below**, more than SLACK before the instant of its transaction, lowers the mark in that transaction.
@@ -99,12 +101,24 @@ _MARKED = "SELECT DISTINCT queue FROM redrive_low_water_mark"
 _REACHED = """
     SELECT nextval('redrive_count_delta_key_seq'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"""
 _ID = "SELECT pg_current_xact_id()::text::bigint"
-_OVER = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+HOLDS_META = """bool_or(locktype = 'relation' AND relation = 'redrive_meta'::regclass
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
+"""A condition on the locks of one transaction: it holds, or waits for, the lock on redrive_meta."""
+HAS_ID = "locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
+"""A condition on one lock: its transaction has this id, or this is the id of a subtransaction of it."""
+_UP_TO = "((?1 - transactionid::text::bigint) & 4294967295) < 2147483648"
+"""A transaction's id, of which a lock has the lower half, is at most ?1: open ones are less than 2^31 apart."""
+_MAY_STILL_PUT = f"""
+    SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint <= ?1 AND EXISTS (
+        SELECT 1 FROM pg_locks GROUP BY virtualtransaction
+        HAVING {HOLDS_META} AND bool_or({HAS_ID} AND {_UP_TO}))"""
+"""Whether a transaction up to that id is open that can have taken its instant. All locks are read at one time."""
 _NOT_SYNCED = "SET LOCAL synchronous_commit = off"
 
 
 class SnapshotBound(msgspec.Struct, frozen=True):
-    """Once every transaction up to `id` has ended, no transaction takes an earlier instant or a smaller key."""
+    """Once every transaction up to `id` has ended, or has not put yet, no entry that appears has an earlier instant or
+    a smaller key."""
 
     instant: Instant
     count_delta_key: int
@@ -157,9 +171,8 @@ class LowWaterMarks:
         self._engine.run_autocommit(self._look_below)
 
     def _move(self, session: Session) -> None:
-        noted = self._noted or self.record_bound(session)
-        if session.execute(_OVER).get <= noted.id:
-            self._noted = noted
+        noted = self._noted = self._noted or self.record_bound(session)
+        if session.execute(_MAY_STILL_PUT, (noted.id,)).get:
             return
         self._moved_at = time.monotonic()
         used, self._used, self._noted = self._used, set(), None
@@ -169,7 +182,7 @@ class LowWaterMarks:
         self._raise(session, ALL_QUEUES, _RAISE_COUNT_DELTA, noted.count_delta_key)
 
     def record_bound(self, session: Session) -> SnapshotBound:
-        """Return the bound that holds once all current transactions have ended."""
+        """Return the bound that holds once all current transactions that put have ended."""
         given = None if self._clock is None else self._clock.now()
         count_delta_key, server_now = session.execute(_REACHED).get
         return SnapshotBound(server_now if given is None else given, count_delta_key, session.execute(_ID).get)

@@ -30,7 +30,7 @@ from redrive.stores.postgres import schema
 from redrive.stores.postgres.dialect import Texts
 from redrive.stores.postgres.engine import Engine
 from redrive.stores.postgres.listen_notify import ListenNotify
-from redrive.stores.postgres.low_water_marks import LowWaterMarks
+from redrive.stores.postgres.low_water_marks import HAS_ID, HOLDS_META, LowWaterMarks
 from redrive.stores.postgres.session import LOCK_KEYS, Session
 from redrive.stores.relational.batch import LEFT, Batch, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, write_pending
@@ -42,19 +42,30 @@ from redrive.stores.relational.queue_rows import NO_QUEUES, Queues
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
     FROM redrive_meta, pg_current_xact_id()"""
-"""Start of a transaction. It gets its id before its numbers and its instant: low-water marks rely on it."""
+"""Start of a transaction. It locks redrive_meta, gets its id, then its numbers and its instant: low-water marks rely on
+this order."""
 _MORE_NUMBERS = "SELECT nextval('redrive_number')"
 _KEEP_QUEUE = "SELECT key FROM redrive_queue WHERE namespace = ? AND name = ? FOR KEY SHARE"
 """Locks a queue against deletion until the end of the transaction, but not against changes."""
 _BY_WORDS = "SET LOCAL enable_bitmapscan = on"
 """Enables the bitmap scan, the only way to read the index of search terms."""
 LONG_TRANSACTION = 5 * MINUTE
-"""Maximum age of a snapshot before a warning."""
-_LONGEST_TRANSACTION = """
-    SELECT pid, (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint FROM pg_stat_activity
-    WHERE datname = current_database() AND backend_xmin IS NOT NULL AND xact_start IS NOT NULL
-        AND pid <> pg_backend_pid()
-    ORDER BY xact_start LIMIT 1"""
+"""Maximum age of a snapshot, or of a transaction that wrote, before a warning."""
+LONG_PUT = MINUTE
+"""Maximum age of a transaction that put an item before a warning."""
+_LONG_TRANSACTIONS = f"""
+    WITH ours AS MATERIALIZED (
+        SELECT unnest(array_agg(transactionid) FILTER (WHERE {HAS_ID})) AS id FROM pg_locks
+        GROUP BY virtualtransaction HAVING {HOLDS_META}),
+    found AS (
+        SELECT pid, application_name AS name, xact_start AS since, backend_xid AS id FROM pg_stat_activity
+        WHERE (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL AND datname = current_database())
+            AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+        UNION ALL SELECT NULL, gid, prepared, transaction FROM pg_prepared_xacts)
+    SELECT DISTINCT ON (has_put) id IN (SELECT id FROM ours) IS TRUE AS has_put, pid, name,
+        (extract(epoch FROM clock_timestamp() - since) * 1000000)::bigint
+    FROM found ORDER BY has_put, since"""
+"""The oldest transaction that put an item, and the oldest of the others that keep rows from being cleaned up."""
 _NAMESPACE = "INSERT INTO redrive_namespace (name) VALUES (?) ON CONFLICT DO NOTHING"
 _NAMESPACE_KEY = "SELECT key FROM redrive_namespace WHERE name = ?"
 
@@ -185,14 +196,8 @@ class PostgresStore:
         return Durability("full", "a crash of the program or the server, and a power cut", "nothing acknowledged")
 
     def warnings(self) -> tuple[str, ...]:
-        found = self._engine.read(lambda session: session.execute(_LONGEST_TRANSACTION).get)
-        if found is None or found[1] <= LONG_TRANSACTION:
-            return ()
-        return (
-            f"Process {found[0]} of the server has had one transaction open for {format_elapsed(found[1])}: "
-            "what was removed since cannot be cleaned up, and queues get slower; end it, as with "
-            f"pg_terminate_backend({found[0]})",
-        )
+        found = self._engine.read(lambda session: session.execute(_LONG_TRANSACTIONS).fetchall())
+        return tuple(_warning(*each) for each in found if each[-1] > (LONG_PUT if each[0] else LONG_TRANSACTION))
 
     def reopen(self) -> None:
         self._engine.reopen()
@@ -279,3 +284,17 @@ class PostgresStore:
         """Return the start values of a transaction: the epoch, the first number of its block, and the time."""
         begun: tuple[int, int, Instant] = session.execute(_BEGUN).get
         return begun
+
+
+def _warning(has_put: bool, pid: int | None, name: str, age: int) -> str:
+    """Return the sentence about a transaction that is open for too long: of a process, or a prepared one."""
+    if pid is None:
+        subject, remedy = f"The prepared transaction {name!r}", "end it, with COMMIT PREPARED or ROLLBACK PREPARED"
+    else:
+        subject = f"A transaction of process {pid} of the server (application {name!r})"
+        remedy = f"end it, as with pg_terminate_backend({pid})"
+    if has_put:
+        effect = "it has put an item, so leases get slower with every item that is done"
+    else:
+        effect = "what was removed since cannot be cleaned up, and tables grow"
+    return f"{subject} has been open for {format_elapsed(age)}: {effect}; {remedy}"
