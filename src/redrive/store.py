@@ -33,6 +33,7 @@ Every store passes the suite in `redrive.testing.conformance`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -41,6 +42,7 @@ import msgspec
 from redrive.clock import Clock, Instant
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
+from redrive.errors import OutcomeUnknown, RedriveError, StoreFailed
 from redrive.model.item import Receipt
 
 
@@ -54,6 +56,39 @@ class Commit(msgspec.Struct, frozen=True):
     these queues are woken; too many is harmless. Also the `result_topic` of every id that an item had which died
     (or is a dead letter again, by UNDO) or whose result was kept: all waiters of that topic are woken."""
     now: Instant
+
+
+def commit_rest(
+    done: Commit,
+    positions: Sequence[int],
+    execute: Callable[[Sequence[int]], Commit],
+    store: str,
+    *,
+    is_first: bool = False,
+) -> Commit:
+    """Execute the calls at these positions of a batch of which others may be committed, and add their results.
+
+    An error is the result of these calls alone: `OutcomeUnknown` if it is an unexpected one. If nothing of several
+    calls was executed because one of them fails (`StoreFailed`), each is executed alone. With `is_first`, nothing is
+    committed before, and an error that changed nothing is raised.
+    """
+    try:
+        rest = execute(positions)
+    except RedriveError as problem:
+        if is_first and not isinstance(problem, OutcomeUnknown):
+            raise
+        if isinstance(problem, StoreFailed) and len(positions) > 1:
+            for position in positions:
+                done = commit_rest(done, (position,), execute, store)
+            return done
+        rest = Commit([problem] * len(positions), {}, done.now)
+    except Exception as unexpected:
+        rest = Commit([OutcomeUnknown(store, repr(unexpected))] * len(positions), {}, done.now)
+    for position, result in zip(positions, rest.results, strict=True):
+        done.results[position] = result
+    arrivals = Counter(done.arrivals)
+    arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: their due time changed
+    return Commit(done.results, arrivals, rest.now)
 
 
 class Durability(msgspec.Struct, frozen=True):

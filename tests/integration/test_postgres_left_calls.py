@@ -103,6 +103,22 @@ def test_left_call_that_is_lost_before_its_commit_is_done_again(
     assert payloads(postgres_url) == [b"1", b"2"]
 
 
+def test_unexpected_error_of_the_left_call_is_not_that_of_the_others(
+    broker: Broker, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = broker.core.store
+
+    def fail(work: object) -> None:
+        raise MemoryError
+
+    lease = leased_letter(broker)
+    between(monkeypatch, lambda: monkeypatch.setattr(store._engine, "transact", fail))
+    put, completed = broker.core.committer.commit(calls(lease))
+    assert len(put) == 1
+    assert isinstance(completed, OutcomeUnknown)
+    assert payloads(postgres_url) == [b"1"]
+
+
 def test_store_that_is_closed_in_between_refuses_only_the_left_call(
     broker: Broker, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -418,6 +418,29 @@ def test_batch_that_is_too_large_for_one_request_is_sent_in_parts(broker: Broker
     assert queue.name == "mails"
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_error_of_one_part_is_the_result_of_its_calls_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The first part leaves its outcome open, or the second one meets a mistake."""
+    store: Any = broker.core.store
+    send = store._send
+    sent = list[object]()
+
+    def fail(request: CommitRequest, body: bytes) -> Any:
+        sent.append(request)
+        if len(sent) == number:
+            raise OutcomeUnknown("jobs", "lost") if number == 1 else KeyError("a mistake")
+        return send(request, body)
+
+    monkeypatch.setattr(store, "_send", fail)
+    monkeypatch.setattr(client, "MAX_REQUEST_BYTES", 250)
+    results = broker.core.committer.commit([put(b"x" * 100), put(b"y" * 100)])
+    assert isinstance(results.pop(number - 1), OutcomeUnknown)
+    assert len(results[0]) == 1
+    assert broker.stats("jobs").pending == 1
+
+
 def test_more_payload_than_one_answer_may_have_is_leased_by_id_in_parts(broker: Broker) -> None:
     broker.update_queue("jobs", max_payload_size=4 * MIB)
     ids = [broker.put("jobs", bytes(3 * MIB)).id for _ in range(12)]

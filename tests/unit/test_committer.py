@@ -13,10 +13,12 @@ import pytest
 
 from redrive import AsyncBroker, Broker, Status, connect, new_item
 from redrive.broker import committer as committer_module
+from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.item_calls import LeaseItems, Put
 from redrive.contract.maintenance_calls import Promote
-from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed
+from redrive.errors import DiskFull, OutcomeUnknown, Overloaded, QueueNotFound, StoreFailed, StoreUnavailable
+from redrive.store import Commit, commit_rest
 from redrive.testing.conformance.actions import Background
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 
@@ -333,6 +335,49 @@ def test_group_is_told_of_a_store_that_fails(broker: Broker, monkeypatch: pytest
             await broker.core.committer.submit_many([Promote()])
 
     asyncio.run(hand_in())
+
+
+def test_unexpected_error_of_the_store_is_an_unknown_outcome_for_threads_and_coroutines(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(calls: Sequence[Call], now: Any = None) -> Any:
+        raise KeyError("item 7")
+
+    monkeypatch.setattr(broker.core.store, "commit", broken)
+    with pytest.raises(OutcomeUnknown, match="item 7"):
+        broker.put("jobs", 1)
+    with pytest.raises(OutcomeUnknown, match="item 7"):
+        asyncio.run(AsyncBroker(broker.core).put("jobs", 1))
+
+
+@pytest.mark.parametrize("error", [KeyError("a mistake"), OutcomeUnknown("s", "lost"), StoreUnavailable("s", "away")])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_error_of_a_part_is_the_result_of_its_calls_alone(error: Exception, is_first: bool) -> None:
+    def execute(positions: Sequence[int]) -> Commit:
+        raise error
+
+    done = Commit([None, "done", None], {"jobs": 0}, Instant(1))
+    if is_first and isinstance(error, StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
+            commit_rest(done, (0, 2), execute, "s", is_first=True)
+        return
+    first, middle, last = commit_rest(done, (0, 2), execute, "s", is_first=is_first).results
+    assert first is last
+    assert first is error or isinstance(first, OutcomeUnknown)
+    assert middle == "done"
+
+
+def test_part_of_which_one_call_fails_is_executed_call_by_call() -> None:
+    def execute(positions: Sequence[int]) -> Commit:
+        if 2 in positions:
+            raise StoreFailed("s", "a mistake")
+        return Commit([f"did {position}" for position in positions], {"jobs": 0}, Instant(2))
+
+    done = commit_rest(Commit([None, "done", None], {}, Instant(1)), (0, 2), execute, "s")
+    assert done.results[:2] == ["did 0", "done"]
+    assert isinstance(done.results[2], StoreFailed)
+    assert done.arrivals == {"jobs": 0}, "a new due time, without an item"
+    assert done.now == 2
 
 
 def _until_waiting(broker: Broker, count: int) -> None:

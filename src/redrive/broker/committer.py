@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -27,7 +27,7 @@ from redrive.contract import Call
 from redrive.contract.item_calls import lease_returns
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreFailed
 from redrive.model.limits import MAX_CALLS_PER_COMMIT, MAX_WAITING_CALLS
-from redrive.store import Commit, Store
+from redrive.store import Commit, Store, commit_rest
 from redrive.telemetry import events
 
 if TYPE_CHECKING:
@@ -288,7 +288,12 @@ class Committer:
 
     def _commit_together(self, calls: Sequence[Call]) -> Commit:
         meter = self.meter
-        commit = self._store.commit(calls) if meter is None else meter.commit(self._store, calls)
+        try:
+            commit = self._store.commit(calls) if meter is None else meter.commit(self._store, calls)
+        except RedriveError:
+            raise
+        except Exception as unexpected:  # no error of the store, so no proof that nothing was changed
+            raise OutcomeUnknown(self._store.name, repr(unexpected)) from unexpected
         try:
             self._announce(commit.arrivals)
         except Exception:  # a durable commit is not reported as failed because a waiter could not be woken
@@ -297,18 +302,11 @@ class Committer:
 
     def _commit_alone(self, calls: Sequence[Call]) -> Commit:
         """Commit each call in its own transaction. The instant is that of the last one."""
-        results: list[Any] = []
-        arrivals: Counter[str] = Counter()
-        now = self._store.clock.now()
-        for call in calls:
-            try:
-                commit = self._commit_together((call,))
-            except RedriveError as error:
-                results.append(error)
-            except Exception as error:
-                results.append(OutcomeUnknown(self._store.name, repr(error)))
-            else:
-                results.append(commit.results[0])
-                arrivals.update(commit.arrivals)
-                now = commit.now
-        return Commit(results, arrivals, now)
+        done = Commit([None] * len(calls), {}, self._store.clock.now())
+
+        def execute(positions: Sequence[int]) -> Commit:
+            return self._commit_together([calls[position] for position in positions])
+
+        for position in range(len(calls)):
+            done = commit_rest(done, (position,), execute, self._store.name)
+        return done

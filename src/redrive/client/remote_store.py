@@ -13,7 +13,6 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -46,7 +45,7 @@ from redrive.errors import (
 from redrive.model.item import Receipt
 from redrive.model.limits import MIB
 from redrive.model.queue import WITH_ITEM, Queue
-from redrive.store import Commit, Durability
+from redrive.store import Commit, Durability, commit_rest
 from redrive.wire.messages import (
     CONTENT_TYPE,
     MISDIRECTED,
@@ -185,17 +184,15 @@ class RemoteStore:
 
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Commit two halves in sequence, in the order of kinds. If the second one fails, the first one is committed."""
+
+        def execute(positions: Sequence[int]) -> Commit:
+            return self._commit([calls[position] for position in positions], now)
+
         places = in_commit_order(calls)
         half = (len(places) + 1) // 2
-        first = self._commit([calls[place] for place in places[:half]], now)
-        try:
-            second = self._commit([calls[place] for place in places[half:]], now)
-        except RedriveError as problem:
-            second = Commit([problem] * (len(places) - half), {}, first.now)
-        results: list[Any] = [None] * len(calls)
-        for place, result in zip(places, (*first.results, *second.results), strict=True):
-            results[place] = result
-        return Commit(results, Counter(first.arrivals) + Counter(second.arrivals), second.now)
+        nothing = Commit([None] * len(calls), {}, self.clock.now() if now is None else now)
+        first = commit_rest(nothing, places[:half], execute, self.name, is_first=True)
+        return commit_rest(first, places[half:], execute, self.name)
 
     def _send(self, request: CommitRequest, body: bytes) -> Commit:
         """Send a commit and resolve its outcome. Raises `OutcomeUnknown` if that is impossible."""

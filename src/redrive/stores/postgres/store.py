@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,11 +20,11 @@ from redrive.contract import Call, Query
 from redrive.contract.admin_calls import StepOperation, UpdateQueue
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetOverdue, ReadFeed
-from redrive.errors import Closed, InvalidInput, RedriveError
+from redrive.errors import Closed, InvalidInput
 from redrive.model.duration import MINUTE
 from redrive.model.item import Receipt
 from redrive.model.text import format_elapsed
-from redrive.store import Commit, Durability
+from redrive.store import Commit, Durability, commit_rest
 from redrive.stores.postgres import schema
 from redrive.stores.postgres.dialect import Texts
 from redrive.stores.postgres.engine import Engine
@@ -138,15 +137,11 @@ class PostgresStore:
         """Execute the calls that the shared transaction deferred to an exclusive one. If that fails, the other calls
         stay committed. Its instant is later: marks may have passed the first instant while it waited."""
         left = [index for index, result in enumerate(commit.results) if result is LEFT]
-        try:
-            rest = self._transact([calls[index] for index in left], now, shared=False)
-        except RedriveError as problem:
-            rest = Commit([problem] * len(left), {}, commit.now)
-        for index, result in zip(left, rest.results, strict=True):
-            commit.results[index] = result
-        arrivals = Counter(commit.arrivals)
-        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: their due time changed
-        return Commit(commit.results, arrivals, rest.now)
+
+        def execute(positions: Sequence[int]) -> Commit:
+            return self._transact([calls[position] for position in positions], now, shared=False)
+
+        return commit_rest(commit, left, execute, self.name)
 
     def read(self, query: Query) -> Any:
         if isinstance(query, GetOverdue) and query.queue is None:  # only maintenance reads this, no caller waits

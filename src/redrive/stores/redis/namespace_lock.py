@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from redrive.clock import Instant
 from redrive.errors import OutcomeUnknown, RedriveError, StoreUnavailable
 from redrive.stores.redis.keys import Keys
-from redrive.stores.redis.redis_client import RedisClient
-from redrive.stores.redis.scripts import LOCK_ACQUIRE, LOCK_COMMIT, LOCK_RELEASE
-from redrive.stores.redis.unit_of_work import Session, flat
+from redrive.stores.redis.redis_client import Part, RedisClient
+from redrive.stores.redis.scripts import LOCK_ACQUIRE, LOCK_COMMIT, LOCK_RELEASE, READ_COMMANDS
+from redrive.stores.redis.unit_of_work import flat
 
 LOCK_TTL_MICROSECONDS = 5_000_000
 """Expiry of the lock."""
@@ -109,12 +109,17 @@ class NamespaceLock:
             self._try_release(token)
             raise StoreUnavailable(self.name, str(unknown)) from unknown
 
-    def apply(self, token: str, last: int, session: Session, *, when_full: bool = False) -> bool:
-        """Run the writes of the session, and release the lock. Return False, with nothing written, if it was lost.
+    def is_held(self, token: str) -> bool:
+        """Return whether the lock is still that of the token."""
+        (_, lock) = self._client.run(READ_COMMANDS, [self._keys.meta], flat([("GET", self._keys.lock)]))
+        return lock is not None and lock.decode().startswith(token)
 
-        `when_full`: also if the memory of the server is full.
+    def apply(self, token: str, writes: Sequence[Part], *, when_full: bool = False) -> bool:
+        """Run the writes, and release the lock. Return False, with nothing written, if it was lost.
+
+        `writes`: the last number allocated, and flat commands. `when_full`: also if the memory of the server is full.
         """
-        args = (token, last, int(when_full), *flat(session.writes))
+        args = (token, writes[0], int(when_full), *writes[1:])
         return bool(self._client.run_write(LOCK_COMMIT, [self._keys.meta, self._keys.lock], args))
 
     def release(self, lock: str | bytes) -> None:

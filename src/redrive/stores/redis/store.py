@@ -6,7 +6,6 @@ of `redrive.stores.rules`, on data that it reads while it has the lock of the na
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -21,7 +20,6 @@ from redrive.contract.maintenance_calls import ApplyRetention
 from redrive.errors import (
     Closed,
     InvalidInput,
-    OutcomeUnknown,
     RedriveError,
     SchemaTooNew,
     SchemaTooOld,
@@ -31,7 +29,7 @@ from redrive.errors import (
 )
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
-from redrive.store import Commit, Durability
+from redrive.store import Commit, Durability, commit_rest
 from redrive.stores.redis.fast_path import FastPathBatch, is_fast_path
 from redrive.stores.redis.fast_path_results import ResultReader, arrivals_of
 from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, Keys
@@ -39,10 +37,10 @@ from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLo
 from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
 from redrive.stores.redis.queue_state import decode_queue
-from redrive.stores.redis.redis_client import RedisClient
+from redrive.stores.redis.redis_client import Part, RedisClient
 from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
-from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.redis.unit_of_work import Session, flat
 from redrive.stores.rules.dispatch import execute_calls
 from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
 
@@ -151,30 +149,21 @@ class RedisStore:
     def _commit_in_parts(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Execute calls of the fast path by the script, and the rest by the rules, so that neither delays the other.
 
-        A part that fails does not change the results of the parts before it.
+        A part that fails does not change the results of others.
         """
-        results: list[Any] = [None] * len(calls)
-        arrivals: Counter[str] = Counter()
         if all(isinstance(call, ApplyRetention) for call in calls) and not self._has_to_clean(now):
             return Commit([0] * len(calls), {}, self.clock.now() if now is None else now)
+        done = Commit([None] * len(calls), {}, self.clock.now() if now is None else now)
         first = True
-        for kind, group in groupby(in_commit_order(calls), key=lambda position: _part_of(position, calls[position])):
-            positions = list(group)
-            commit_part = self._commit_by_script if kind == "fast path" else self._commit_by_rules
-            try:
-                commit = commit_part([calls[position] for position in positions], now)
-            except (StoreError, OutcomeUnknown) as problem:
-                if first:
-                    raise
-                commit = Commit([problem] * len(positions), {}, Instant(0) if now is None else now)
-            else:
-                now = commit.now
+
+        def execute(positions: Sequence[int]) -> Commit:
+            commit_part = self._commit_by_script if is_fast_path(calls[positions[0]]) else self._commit_by_rules
+            return commit_part([calls[position] for position in positions], now if first else done.now)
+
+        for _, group in groupby(in_commit_order(calls), key=lambda position: _part_of(position, calls[position])):
+            done = commit_rest(done, list(group), execute, self.name, is_first=first)
             first = False
-            arrivals.update(commit.arrivals)
-            for position, result in zip(positions, commit.results, strict=True):
-                results[position] = result
-        assert now is not None
-        return Commit(results, arrivals, now)
+        return done
 
     def _commit_by_script(self, calls: Sequence[Call], now: Instant | None, *, merge: bool = True) -> Commit:
         """Run the script. It does nothing while another process has the lock, and is retried."""
@@ -200,15 +189,11 @@ class RedisStore:
         self, calls: Sequence[Call], positions: Sequence[int], commit: Commit, commit_part: Callable[..., Commit]
     ) -> Commit:
         """Execute calls that the script did not execute. If that fails, the other calls stay committed."""
-        try:
-            rest = commit_part([calls[position] for position in positions], commit.now)
-        except (StoreError, OutcomeUnknown) as problem:
-            rest = Commit([problem] * len(positions), {}, commit.now)
-        for position, result in zip(positions, rest.results, strict=True):
-            commit.results[position] = result
-        arrivals = Counter(commit.arrivals)
-        arrivals.update(rest.arrivals)  # not `+`, which drops queues with 0: their due time changed
-        return Commit(commit.results, arrivals, commit.now)
+
+        def execute(some: Sequence[int]) -> Commit:
+            return commit_part([calls[position] for position in some], commit.now)
+
+        return commit_rest(commit, positions, execute, self.name)
 
     def _commit_by_rules(self, calls: Sequence[Call], now: Instant | None) -> Commit:
         """Execute calls by the rules. If the lock is lost before anything is written, retry."""
@@ -223,6 +208,23 @@ class RedisStore:
     def _try(self, grant: LockGrant, calls: Sequence[Call], now: Instant) -> Commit | None:
         """Execute calls under the lock. Return None if it was lost, with nothing written."""
         session = self._session()
+        try:
+            results, arrivals, writes = self._execute(session, grant, calls, now)
+        except Exception as problem:
+            # Without the lock, others may change data between two reads, so that rules meet what cannot be.
+            if not self._lock.is_held(grant.token):
+                return None
+            if isinstance(problem, RedriveError):
+                raise
+            raise StoreFailed(self.name, repr(problem)) from problem
+        if not self._lock.apply(grant.token, writes, when_full=not any(call.takes_space for call in calls)):
+            return None
+        return Commit(results, arrivals, now)
+
+    def _execute(
+        self, session: Session, grant: LockGrant, calls: Sequence[Call], now: Instant
+    ) -> tuple[list[Any], dict[str, int], list[Part]]:
+        """Return the results of calls, the arrivals, and the writes with which they take effect."""
         self._refresh_queues(session, grant.epoch)
         queues = self._queues
         if all(isinstance(call, ApplyRetention) for call in calls):
@@ -242,9 +244,7 @@ class RedisStore:
             except RedriveError as refusal:
                 results[position] = refusal
         last = state.flush()
-        if not self._lock.apply(grant.token, last, session, when_full=not any(call.takes_space for call in calls)):
-            return None
-        return Commit(results, state.arrived(), now)
+        return results, state.arrived(), [last, *flat(session.writes)]
 
     def _has_to_clean(self, now: Instant | None) -> bool:
         session = self._session()
