@@ -11,7 +11,7 @@ def test_null_mailbox_drops_what_has_the_right_type() -> None:
         mailbox.send(1)
         with pytest.raises(SerializationError):
             mailbox.send("one")  # type: ignore[arg-type]
-        assert mailbox.receive() == ()
+        assert mailbox.receive() == []
         assert mailbox.approximate_count() == 0
 
 
@@ -21,7 +21,7 @@ def test_collecting_mailbox_keeps_what_was_sent() -> None:
         mailbox.send(2, reply_to=replies, headers={"a": "b"})
         assert [sent.body for sent in mailbox.sent] == [1, 2]
         assert mailbox.sent[1][1:] == ("replies", {"a": "b"})
-        assert mailbox.receive() == ()
+        assert mailbox.receive() == []
 
 
 def test_fake_mailbox_breaks_its_connection_and_expires_handles() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -104,18 +103,19 @@ class AsyncMailbox(Generic[T, R]):
         max_messages: int = 1,
         visibility_timeout: float = DEFAULT_VISIBILITY_SECONDS,
         wait_time_seconds: float = 0,
-    ) -> Sequence[AsyncMessage[T, R]]:
+    ) -> list[AsyncMessage[T, R]]:
         """Receive up to `max_messages` (1 to 10) messages, in order. Wait up to 20 seconds for the first one.
 
         They are invisible to other consumers for `visibility_timeout` seconds (0 to 43,200). A message that is not of
-        the type of the mailbox is dead (`undecodable`), and others are received instead. A closed mailbox returns none.
+        the type of the mailbox is dead (`undecodable`), and others are received instead. A dead-letter mailbox delivers
+        it, with the bytes of its body. A closed mailbox returns none.
         """
         if isinstance(max_messages, bool) or not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_MESSAGES:
             raise InvalidParameterError("max_messages", max_messages, f"a whole number from 1 to {MAX_MESSAGES}")
         visibility = seconds("visibility_timeout", visibility_timeout, MAX_VISIBILITY_SECONDS)
         wait = seconds("wait_time_seconds", wait_time_seconds, MAX_WAIT_SECONDS)
         if self._is_closed:
-            return ()
+            return []
         await self._open()
         with named_errors:
             delivered = await self._run(
@@ -136,16 +136,17 @@ class AsyncMailbox(Generic[T, R]):
             return await self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
 
     async def approximate_count(self) -> int:
-        """Return the number of messages: visible, scheduled and held by consumers."""
+        """Return the number of messages: visible, scheduled and held by consumers. In a dead-letter mailbox, also of
+        letters that killed their consumers, and are not delivered any more."""
         await self._open()
         with named_errors:
-            return await self._run(flows.count(self.name))
+            return await self._run(flows.count(self.name, self._body_type))
 
     async def purge(self, confirm: int) -> int:
         """Permanently delete all messages that no consumer holds, and return their number, which `confirm` must be."""
         await self._open()
         with named_errors:
-            return await self._run(flows.purge(self._core, self.name, confirm))
+            return await self._run(flows.purge(self._core, self.name, self._body_type, confirm))
 
     async def close(self) -> None:
         """Close the mailbox, and the broker if the mailbox opened it. A second call does nothing."""

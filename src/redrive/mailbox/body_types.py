@@ -9,6 +9,7 @@ import msgspec
 
 from redrive.errors import InvalidInput, InvalidPayload, short_repr
 from redrive.mailbox.mailbox_errors import SerializationError
+from redrive.model.exception import plain_name, safe_str
 from redrive.model.item import Result
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import JSON, decode_payload, encode_payload, is_json
@@ -52,7 +53,7 @@ class BodyType(Generic[T]):
             return self._decoder.decode(payload)
         except InvalidPayload:
             raise
-        except _UNFIT as error:
+        except Exception as error:  # a type of the program may raise anything in __post_init__
             raise _refusal(error) from error
 
     @property
@@ -67,6 +68,9 @@ class BodyType(Generic[T]):
 
 def _refusal(error: Exception) -> SerializationError:
     """Return the error of msgspec as SerializationError, with its path and message."""
-    found = _PATH.match(str(error))
-    problem, path = (str(error), None) if found is None else found.groups()
+    text = safe_str(error)
+    if not isinstance(error, _UNFIT):
+        return SerializationError("$", f"raises {plain_name(error)}: {text}")
+    found = _PATH.match(text)
+    problem, path = (text, None) if found is None else found.groups()
     return SerializationError(path or "$", f"does not fit: {problem[:1].lower()}{problem[1:]}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -15,7 +15,9 @@ import msgspec
 from redrive.broker.validation import to_instant
 from redrive.clock import Instant, to_datetime
 from redrive.contract.replies import REPLY_TO, REQUEST_ID, RESERVED_PREFIX
-from redrive.mailbox.mailbox_errors import InvalidParameterError, SerializationError
+from redrive.errors import InvalidPayload
+from redrive.mailbox.body_types import BodyType
+from redrive.mailbox.mailbox_errors import InvalidParameterError
 from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason, cause_of
 from redrive.model.failure import Failure, failure_from_fields
@@ -35,6 +37,8 @@ class DeadLetter(Generic[T]):
     message_id: str
     """The id that `send` returned."""
     body: T
+    """The body. If it is not of the type that its mailbox declares, as after the reason `undecodable`, its
+    bytes."""
     source_mailbox: str
     """The mailbox that it died in."""
     delivery_count: int
@@ -49,7 +53,8 @@ class DeadLetter(Generic[T]):
     reply_to: str | None = None
     trace_id: str | None = None
     reason: str = ""
-    """The reason of the death, such as `retries_exhausted`, `worker_lost` or `expired`."""
+    """The reason of the death, such as `retries_exhausted`, `worker_lost` or `expired`. Empty if the message was put
+    into its dead-letter mailbox, and never died."""
     failures: tuple[Failure, ...] = ()
     """All recorded failures, oldest first, with tracebacks."""
     fingerprint: str = ""
@@ -60,32 +65,42 @@ class DeadLetter(Generic[T]):
     redrive_count: int = 0
 
 
-def dead_letter_of(item: Item, body: T) -> DeadLetter[T]:
-    """Return the view of a dead item. Raises SerializationError if it has never died."""
+def dead_letter_of(item: Item, body: BodyType[T]) -> DeadLetter[T]:
+    """Return the view of an item in a dead-letter mailbox: of any item, so that a consumer sees every letter.
+
+    A body that cannot be decoded is its bytes. An item that never died has no reason and no errors.
+    """
     death = item.death
-    if death is None:
-        raise SerializationError("$", "is not a dead letter: it was put there and never died")
     failures = tuple(entry.failure for entry in item.history if entry.failure is not None)
     last = failures[-1] if failures else None
+    cause = None if death is None else death.cause
+    first = item.first_leased_at if death is None else death.first_leased_at
     return DeadLetter(
         message_id=item.headers.get(MESSAGE_ID) or item.origin_id or item.id,
-        body=body,
-        source_mailbox=death.queue,
-        delivery_count=death.counters.attempts,
-        last_error=death.cause.title if last is None else last.text,
+        body=_body_of(item, body),
+        source_mailbox=item.queue if death is None else death.queue,
+        delivery_count=0 if death is None else death.counters.attempts,
+        last_error=last.text if last is not None else "" if cause is None else cause.title,
         last_error_type="" if last is None else qualified_name(last.type),
-        dead_lettered_at=to_datetime(death.at),
-        first_received_at=None if death.first_leased_at is None else to_datetime(death.first_leased_at),
+        dead_lettered_at=to_datetime(item.put_at if death is None else death.at),
+        first_received_at=None if first is None else to_datetime(first),
         request_id=_request_id(item.headers),
         reply_to=item.headers.get(REPLY_TO),
         trace_id=_trace_id(item.headers, last),
-        reason=death.reason.value,
+        reason="" if death is None else death.reason.value,
         failures=failures,
-        fingerprint=death.cause.fingerprint,
-        error_class=death.cause.error_class.value,
+        fingerprint="" if cause is None else cause.fingerprint,
+        error_class="" if cause is None else cause.error_class.value,
         worker=None if last is None else last.worker,
-        redrive_count=death.counters.redrives,
+        redrive_count=item.counters.redrives if death is None else death.counters.redrives,
     )
+
+
+def _body_of(item: Item, body: BodyType[T]) -> T:
+    try:
+        return body.decode(item.payload, item.content_type)
+    except InvalidPayload:
+        return cast("T", item.payload)
 
 
 def item_of_letter(letter: DeadLetter[Any], body: Result, queue: str, namespace: str, store: str) -> Item:

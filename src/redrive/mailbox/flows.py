@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -18,7 +19,7 @@ from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLeasedItem, GetStats
 from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_TO, REQUEST_ID, RESERVED_PREFIX
-from redrive.errors import InvalidPayload, PayloadTooLarge
+from redrive.errors import InvalidPayload, LeaseLost, PayloadTooLarge
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of, item_of_letter
 from redrive.mailbox.loop_types import MainLoopRequest
@@ -28,6 +29,7 @@ from redrive.mailbox.mailbox_errors import (
     RequestFailedError,
     SerializationError,
 )
+from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId
@@ -41,6 +43,7 @@ from redrive.model.queue_options import QueueOptions
 from redrive.model.state_machine import Verb
 from redrive.task.result_handle import await_result
 from redrive.task.task_options import check_options
+from redrive.telemetry import events
 
 if TYPE_CHECKING:
     from redrive.broker.core import Core
@@ -58,6 +61,7 @@ _SHORTEST = 1
 """The shortest lease, in microseconds: it expires immediately."""
 
 T = TypeVar("T")
+_log = events.logger("redrive.mailbox")
 
 
 class Delivered(NamedTuple):
@@ -136,7 +140,13 @@ def receive(
                 if REPLY_ERROR in lease.headers:  # the store replied to a death, without knowing the type
                     delivered.append(Delivered(lease, None))
                     continue
-                yield from settle.fail(core, lease, error, False, Dead(DeadReason.UNDECODABLE))
+                _log.warning("message_undecodable", mailbox=queue, message_id=lease.id, error=str(error))
+                failure = settle.failure_of(error, (), worker, core.clock.now())
+                failure = msgspec.structs.replace(failure, error_class=ErrorClass.POISON)
+                with suppress(LeaseLost):
+                    yield from settle.fail(core, lease, failure, False, Dead(DeadReason.UNDECODABLE))
+            except LeaseLost:
+                continue
         if not visibility:
             for each in delivered:
                 yield from settle.release(core, each.lease, 0, True, None)
@@ -150,8 +160,7 @@ def _decode(body: BodyType[Any], lease: Lease) -> Flow[Any]:
     if not body.is_a(DeadLetter):
         return body.decode(lease.payload, lease.content_type)
     item: Item = yield from run_query(GetLeasedItem(lease.token))
-    inner: BodyType[Any] = BodyType("body", body.argument)
-    return dead_letter_of(item, inner.decode(lease.payload, lease.content_type))
+    return dead_letter_of(item, BodyType("body", body.argument))
 
 
 def acknowledge(core: Core, lease: Lease, reply: Result | None) -> Flow[Settled]:
@@ -274,14 +283,20 @@ def is_awaited(lease: Lease) -> bool:
     return _keep_result(lease) is not None
 
 
-def count(queue: str) -> Flow[int]:
+def _statuses(body: BodyType[Any]) -> tuple[Status, ...]:
+    """Return the statuses of messages that no consumer holds. In a dead-letter mailbox they may be dead: there a letter
+    that kills its consumers dies again."""
+    waiting = (Status.PENDING, Status.FAILED)
+    return (*waiting, Status.DEAD) if body.is_a(DeadLetter) else waiting
+
+
+def count(queue: str, body: BodyType[Any]) -> Flow[int]:
     """Return the number of messages: visible, scheduled and held by consumers."""
     stats: QueueStats = yield from run_query(GetStats(queue))
-    return stats.pending + stats.failed + stats.active
+    return stats.active + sum(int(getattr(stats, status.value)) for status in _statuses(body))
 
 
-def purge(core: Core, queue: str, confirm: int) -> Flow[int]:
+def purge(core: Core, queue: str, body: BodyType[Any], confirm: int) -> Flow[int]:
     """Delete all messages that no consumer holds, and return their number. Raises if `confirm` is another number."""
-    statuses = (Status.PENDING, Status.FAILED)
-    flow = clearance.clear_queue(core, queue, statuses, final=True, confirm=confirm, named="mailbox")
+    flow = clearance.clear_queue(core, queue, _statuses(body), final=True, confirm=confirm, named="mailbox")
     return (yield from flow).cleared

@@ -166,7 +166,7 @@ class MessageLoop(ABC, Generic[T, R]):
                 self._may_hold_more = True
                 _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=str(error))
                 self._stop.wait(RECONNECT_SECONDS)
-                received = ()
+                received = []
             self._heartbeat.beat()
             if received or not left or self._stop.is_set() or self.mailbox.closed:
                 return list(received)

@@ -10,16 +10,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from redrive.errors import RedriveError
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError
+from redrive.model.exception import safe_str
 from redrive.model.filter import Filter
 from redrive.model.item import Item, Status
+from redrive.telemetry import events
 
 T = TypeVar("T")
 _PAGE = 100
+_log = events.logger("redrive.mailbox")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class ReplayResult:
     duplicates: int = 0
     """Dead letters with the same `dedupe` key as an older one."""
     failed: int = 0
-    """Dead letters that could not be decoded, transformed or redriven. They stay."""
+    """Dead letters that could not be transformed or redriven, or for which a function raised. They stay; the log says
+    why."""
     operation: str | None = None
     """The id of the operation, for `broker.undo_operation`; None if the letters were redriven one by one."""
 
@@ -106,7 +109,7 @@ def _replay_one(
     if item.status is Status.ACTIVE:
         return "skipped"
     try:
-        letter = dead_letter_of(item, body.decode(item.payload, item.content_type))
+        letter = dead_letter_of(item, body)
         if where is not None and not where(letter):
             return "skipped"
         if dedupe is not None:
@@ -116,6 +119,7 @@ def _replay_one(
             seen.add(key)
         payload = ... if transform is None else body.encode(transform(letter.body)).payload
         dlq._broker.redrive(item.id, to=to, payload=payload)
-    except RedriveError:
+    except Exception as error:  # of a function too: the body of a letter that cannot be decoded is its bytes
+        _log.warning("letter_not_replayed", mailbox=dlq.name, message_id=item.id, error=safe_str(error))
         return "failed"
     return "replayed"

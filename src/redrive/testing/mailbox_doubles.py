@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from redrive.broker.flow import Flow
@@ -72,9 +72,9 @@ class CollectingMailbox(FakeMailbox[T, R]):
         self.sent.append(SentMessage(body, name, dict(headers or {})))
         return f"collected-{len(self.sent)}"
 
-    def receive(self, **options: Any) -> Sequence[Message[T, R]]:
+    def receive(self, **options: Any) -> list[Message[T, R]]:
         """Return no messages."""
-        return ()
+        return []
 
 
 class NullMailbox(CollectingMailbox[T, R]):

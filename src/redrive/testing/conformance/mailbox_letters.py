@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from redrive import Broker
+from redrive.contract.item_calls import NewItem, Put
+from redrive.contract.replies import REPLY_TO
 from redrive.mailbox import (
     DeadLetter,
     Discard,
     DLQConsumer,
     InvalidParameterError,
+    LoopGroup,
+    Mailbox,
+    MainLoop,
     MainLoopRequest,
     MainLoopResult,
     Replay,
     SerializationError,
+    replay,
 )
 from redrive.model.feed import FeedKind
+from redrive.model.ids import Token
+from redrive.model.payload import JSON
 from redrive.testing.conformance.mailbox_loops import Ask, Boxes, failing
 from redrive.testing.conformance.suite import Suite
 from redrive.testing.fake_clock import FakeClock
@@ -39,6 +49,20 @@ LETTER: DeadLetter[Ask] = DeadLetter(
     reason="retries_exhausted",
     redrive_count=2,
 )
+
+
+RAW = b'{"requst": "hello"}'
+"""The body of a request in JSON, from a sender with another schema."""
+
+
+@dataclass
+class Picky:
+    """A type of bodies whose constructor raises an error that no decoder foresees."""
+
+    word: str
+
+    def __post_init__(self) -> None:
+        {"fits": 1}[self.word]
 
 
 class LetterConformance(Suite):
@@ -117,3 +141,79 @@ class LetterConformance(Suite):
         (message,) = dlq_boxes.requests.receive()
         message.acknowledge(reply=MainLoopResult(LETTER.body.request_id, 5))
         assert FeedKind.DONE not in [entry.kind for entry in broker.feed().entries]
+
+
+class UndecodableConformance(Suite):
+    """Messages that are not of the type of their mailbox, as dead letters of its policy."""
+
+    @pytest.fixture
+    def undecodable(self, broker: Broker, clock: FakeClock) -> Boxes:
+        """Return mailboxes with one dead letter, whose message could not be decoded."""
+        boxes = Boxes(broker, clock)
+        boxes.replies.receive()
+        boxes.run(len, dlq=boxes.policy)
+        broker.submit(Put("requests", (NewItem(RAW, JSON, {REPLY_TO: "replies"}),)))
+        boxes.run(len, dlq=boxes.policy)
+        return boxes
+
+    def test_undecodable_message_is_a_letter_with_its_bytes_and_is_answered(self, undecodable: Boxes) -> None:
+        letter: DeadLetter[Any] = undecodable.letter()
+        assert (letter.body, letter.reason, letter.source_mailbox) == (RAW, "undecodable", "requests")
+        assert (letter.last_error_type.rpartition(".")[2], letter.error_class) == ("SerializationError", "poison")
+        assert (letter.delivery_count, letter.first_received_at is None) == (1, False)
+        assert "missing required field" in letter.last_error
+        (answer,) = undecodable.replies.receive()
+        assert "missing required field" in str(answer.error)
+
+    def test_undecodable_letter_is_counted_shown_as_depth_and_handled(self, undecodable: Boxes) -> None:
+        group = LoopGroup(
+            [MainLoop(requests=undecodable.requests, handler=len)], dlq=[undecodable.dead], dlq_threshold=1
+        )
+        assert (group.health()["status"], group.health()["dlq"]["depth"]) == ("degraded", 1)
+        seen: list[Any] = []
+        consumer: DLQConsumer[Ask] = DLQConsumer(
+            mailbox=undecodable.dead, handler=lambda letter: seen.append(letter.body)
+        )
+        consumer.run(max_iterations=1, wait_time_seconds=0)
+        assert (seen, consumer.counts) == ([RAW], {"processed": 1})
+        assert group.health()["dlq"]["depth"] == undecodable.dead.approximate_count() == 0
+
+    def test_undecodable_letter_may_be_transformed_and_replayed(self, undecodable: Boxes) -> None:
+        assert replay(undecodable.dead, transform=lambda body: replace(body, request="?")).failed == 1
+        result = replay(
+            undecodable.dead,
+            where=lambda letter: letter.reason == "undecodable",
+            transform=lambda body: MainLoopRequest(json.loads(body)["requst"]),  # type: ignore[arg-type]
+        )
+        assert result.replayed == 1
+        (message,) = undecodable.requests.receive()
+        assert message.body.request == "hello"
+
+    def test_item_that_was_put_into_a_dead_letter_mailbox_is_a_letter_without_a_reason(
+        self, undecodable: Boxes
+    ) -> None:
+        undecodable.broker.put("requests-dlq", "never died", priority=9)
+        (message,) = undecodable.dead.receive()
+        letter: DeadLetter[Any] = message.body
+        assert (letter.body, letter.source_mailbox) == (b'"never died"', "requests-dlq")
+        assert (letter.reason, letter.last_error, letter.failures, letter.delivery_count) == ("", "", (), 0)
+        message.acknowledge()
+        assert undecodable.dead.approximate_count() == 1
+
+    def test_letter_that_is_not_delivered_any_more_is_counted_and_purged(self, undecodable: Boxes) -> None:
+        (message,) = undecodable.dead.receive()
+        undecodable.broker.bury(Token(message.receipt_handle), note="it killed its consumers")
+        assert undecodable.dead.receive() == []
+        assert undecodable.dead.approximate_count() == 1
+        assert undecodable.dead.purge(1) == 1
+        assert undecodable.dead.approximate_count() == 0
+
+    def test_type_that_raises_anything_makes_the_message_undecodable(self, broker: Broker) -> None:
+        mailbox: Mailbox[Picky, None] = Mailbox(broker, "picky", body=Picky)
+        mailbox.send(Picky("fits"))
+        broker.put("picky", {"word": "raises"}, priority=9)
+        (message,) = mailbox.receive(max_messages=10)
+        assert message.body == Picky("fits")
+        (item,) = broker.find(queue="picky").items
+        assert item.death is not None
+        assert "KeyError" in item.death.cause.title

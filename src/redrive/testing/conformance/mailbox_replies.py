@@ -230,6 +230,6 @@ class MailboxReplyConformance(Suite):
             assert await orders.purge(1) == 1
             async with orders:
                 assert await orders.approximate_count() == 0
-            assert await orders.receive() == ()
+            assert await orders.receive() == []
             with pytest.raises(MailboxClosedError):
                 await orders.send(Purchase(8))

@@ -299,7 +299,7 @@ class MailboxConformance(Suite):
             assert not orders.closed
         orders.close()
         assert orders.closed
-        assert orders.receive(wait_time_seconds=20) == ()
+        assert orders.receive(wait_time_seconds=20) == []
         for use in (lambda: orders.send(Purchase(2)), lambda: orders.request(Purchase(2)), orders.approximate_count):
             with pytest.raises(MailboxClosedError) as closed:
                 use()

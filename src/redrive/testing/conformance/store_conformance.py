@@ -90,7 +90,7 @@ from redrive.testing.conformance.lost_leases import (
     LostAtOnceConformance,
     LostConformance,
 )
-from redrive.testing.conformance.mailbox_letters import LetterConformance
+from redrive.testing.conformance.mailbox_letters import LetterConformance, UndecodableConformance
 from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
 from redrive.testing.conformance.mailbox_replays import EvalLoopConformance, ReplayConformance
 from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
@@ -233,6 +233,7 @@ class StoreConformance(
     DLQConsumerConformance,
     ReplayConformance,
     LetterConformance,
+    UndecodableConformance,
     DeadLetterQueueConformance,
     ManualRetryConformance,
     CaptureFileConformance,
