@@ -1,19 +1,69 @@
-"""Calls of functions that may be coroutine functions, and the test for a failed result."""
+"""Calls of functions that may be coroutine functions, copies of their arguments, and the test for a failed result."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
+
+import msgspec
 
 from redrive.capture.capture_errors import CallbackFailed
 from redrive.capture.capture_hooks import running_loop
 from redrive.errors import InvalidInput
+from redrive.model.caller_input import is_of_a_signal
+from redrive.task.arguments import fields_of
 
 FAILED = frozenset({"failed", "error"})
 """Values of `status` in the result of a failed call."""
+
+_FIXED = frozenset({str, int, float, bool, type(None), bytes, datetime, date, time, timedelta, UUID, Decimal})
+"""Types of values that nothing changes."""
+
+
+def copy_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, with copies of all values that it may change and that JSON can hold. A value that
+    cannot be copied stays itself."""
+    try:
+        if not _FIXED.issuperset(map(type, args)):
+            args = tuple(map(_copied, args))
+        if kwargs and not _FIXED.issuperset(map(type, kwargs.values())):
+            kwargs = {name: _copied(value) for name, value in kwargs.items()}
+    except Exception as error:
+        if is_of_a_signal(error):
+            raise
+    return args, kwargs
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy. Of a container of a derived class it is one of the built-in class, made without its methods."""
+    kind = type(value)
+    if kind in _FIXED:
+        return value
+    if issubclass(kind, dict):
+        return {name: each if type(each) in _FIXED else _copied(each) for name, each in dict.items(value)}
+    if issubclass(kind, list):
+        return [each if type(each) in _FIXED else _copied(each) for each in list.__iter__(value)]
+    if issubclass(kind, tuple):  # a named one too
+        return tuple.__new__(kind, [_copied(each) for each in tuple.__iter__(value)])
+    if issubclass(kind, set | bytearray):
+        return set(set.__iter__(value)) if issubclass(kind, set) else bytearray(value)
+    names = fields_of(kind)  # type: ignore[arg-type]  # mypy does not see that a class is hashable
+    record = copy.copy(value) if names else value
+    for name in names:
+        field = getattr(value, name)
+        if (copied := _copied(field)) is not field:
+            if isinstance(record, msgspec.Struct):
+                msgspec.structs.force_setattr(record, name, copied)
+            else:
+                object.__setattr__(record, name, copied)
+    return record
 
 
 def is_failed_result(result: Any) -> bool:

@@ -12,7 +12,13 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
 from redrive.broker.validation import check_integer, check_positive
 from redrive.capture import flows
-from redrive.capture.calls import checked_result, invoke, is_failed_result, run_blocking
+from redrive.capture.calls import (
+    checked_result,
+    copy_arguments,
+    invoke,
+    is_failed_result,
+    run_blocking,
+)
 from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
 from redrive.capture.capture_errors import NoCallbackError, add_note, keep_error
 from redrive.capture.capture_queue import CaptureQueue, DLQIntegrationStrategy, check_extra
@@ -131,6 +137,7 @@ class DeadLetterQueue(Declarations):
         `dlq_task_id`. If a failure cannot be captured, its error is raised with a note that says why.
         """
         check_extra(extra)
+        (given,), given_extra = copy_arguments((task,), extra)  # the call may change them
         try:
             result = checked_result(invoke(call, task, **extra), self._is_failure)
         except Exception as error:
@@ -138,7 +145,7 @@ class DeadLetterQueue(Declarations):
             answer = {"status": "failed", "error": safe_str(error), "dlq_enqueued": False, "dlq_task_id": None}
             options = {"policy": retry_policy, "max_retries": max_retries, "metadata": metadata, "priority": priority}
             try:
-                work = self._queue.capture_call(error, task, extra, task_id, **options)
+                work = self._queue.capture_call(error, given, given_extra, task_id, **options)
                 captured = self._broker.run_flow_to_end(work)
             except Exception as problem:
                 captured = problem

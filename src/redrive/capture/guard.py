@@ -1,7 +1,7 @@
 """Guards: functions whose failures are captured, and retried by calling the same function again.
 
-For a call that succeeds, a guard costs only a `try`. It captures the arguments at the time when the call fails, encoded
-as JSON and checked by the types of the function. The error of the call is raised unchanged, with a note that names the
+A guard copies the arguments before the call, which may change them, and encodes them as JSON if it fails. Arguments
+that would not come back equal are not captured. The error of the call is raised unchanged, with a note that names the
 captured task; if it could not be captured, the note says why.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol,
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
-from redrive.capture.calls import awaiting
+from redrive.capture.calls import awaiting, copy_arguments
 from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
@@ -101,6 +101,7 @@ class Guard:
         self._function = function
         self.name = check_name("name", options.name or _default_name(function))
         self._needs_object = _needs_object(function)
+        self._copy = _copy_but_object if self._needs_object else copy_arguments
         self._bound_to: object = None
         if self._needs_object:  # the object is not captured, only the arguments after it
             self._arguments = Arguments(self.name, MethodType(function, object()))
@@ -131,10 +132,11 @@ class Guard:
             raise InvalidInput(f"{self.name} is bound to another object already, and a retry can call one only")
 
     def _wrapper(self) -> Callable[..., Any]:
-        function = self._function
+        function, copied = self._function, self._copy
 
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
+            given = copied(args, kwargs)
             call = _Call(_call.get())
             _call.set(call)
             try:
@@ -143,7 +145,7 @@ class Guard:
                     return value
             except Exception as error:
                 try:
-                    task_id = Broker(self._queue.core).run_flow(self._capture(call, error, args, kwargs))
+                    task_id = Broker(self._queue.core).run_flow(self._capture(call, error, *given))
                 except Exception as problem:
                     task_id = None
                     self._report_problem(error, problem)
@@ -153,7 +155,7 @@ class Guard:
             finally:
                 _call.set(call.outer)
             # The function returned a coroutine: the call can only fail when that is awaited.
-            return self._async_wrapper(lambda *_, **__: value)(*args, **kwargs)
+            return self._async_wrapper(lambda *_, **__: value)(*given[0], **given[1])
 
         return guarded
 
@@ -162,9 +164,11 @@ class Guard:
         limit = None if timeout is None else parse_duration(timeout, "timeout")
         broker = AsyncBroker(self._queue.core)
         caught = BaseException if self._options.on_cancel == "capture" else Exception
+        copied = self._copy
 
         @functools.wraps(function)
         async def guarded(*args: Any, **kwargs: Any) -> Any:
+            given = copied(args, kwargs)
             call = _Call(_call.get())
             _call.set(call)
             try:
@@ -174,7 +178,7 @@ class Guard:
             except caught as error:
                 if not isinstance(error, Exception | asyncio.CancelledError):
                     raise
-                work = self._capture(call, error, args, kwargs)
+                work = self._capture(call, error, *given)
                 try:
                     task_id = await broker.run_flow_to_end(work)
                 except Exception as problem:
@@ -207,7 +211,7 @@ class Guard:
         given = queue.describe(
             task_id,
             self.name,
-            self._arguments.encode(args, kwargs),
+            self._arguments.encode_exactly(args, kwargs),
             found,
             policy=options.policy,
             max_retries=options.max_retries,
@@ -245,6 +249,12 @@ def _captured_within(call: _Call, error: BaseException) -> str | None:
     """Return the task id of an error that a guard within this call has captured."""
     task_id, captured_in = own_attributes(error).get(_MARK, (None, None))  # `__getattr__` of its class is not called
     return task_id if captured_in is not None and captured_in.is_within(call) else None
+
+
+def _copy_but_object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Copy the arguments of a method, apart from the object itself."""
+    copies, kwargs = copy_arguments(args[1:], kwargs)
+    return args[:1] + copies, kwargs
 
 
 def guard_function(queue: CaptureQueue, function: Any, options: GuardOptions) -> Any:

@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -99,11 +100,10 @@ def check_type(task: str, name: str, kind: Any) -> None:
     for each in _within(info, set()):
         if isinstance(each, msgspec.inspect.CustomType):
             cls: Any = each.cls
-            shown = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
             raise InvalidArguments(
                 task,
-                f"the type of {name} cannot be read from JSON: {shown} is a custom class; make it a dataclass or a "
-                f"msgspec.Struct, or take what it is made of",
+                f"the type of {name} cannot be read from JSON: {_shown(cls)} is a custom class; make it a dataclass or "
+                f"a msgspec.Struct, or take what it is made of",
             )
 
 
@@ -150,6 +150,8 @@ class _Plan(NamedTuple):
     """Those of them that can be passed by position."""
     by_name: bool
     """True if every argument can be passed by its name."""
+    convert: Callable[[dict[str, Any]], Any]
+    """Return arguments as `decode` does, without JSON: what the annotations make of them."""
 
 
 class Arguments:
@@ -176,7 +178,24 @@ class Arguments:
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """Return the payload of a call. Raises `InvalidArguments` if the function does not accept these arguments."""
         plan = self._made or self._make()
+        return self._encode(plan, self._given(plan, args, kwargs))[0]
+
+    def encode_exactly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
+        """Return the payload of a call. Raises `InvalidArguments` also for an argument that does not come back equal:
+        neither as it was given, nor as its annotation says."""
+        plan = self._made or self._make()
         given = self._given(plan, args, kwargs)
+        payload, read = self._encode(plan, given)
+        for name, value in given.items():
+            found = getattr(read, name)
+            if (problem := _difference(name, value, found)) and _difference(
+                name, _as_annotated(plan, given, name), found
+            ):
+                raise InvalidArguments(self._task, f"{problem}; annotate the parameter with its type")
+        return payload
+
+    def _encode(self, plan: _Plan, given: dict[str, Any]) -> tuple[bytes, Any]:
+        """Return the payload of arguments, and what is read back from it."""
         try:
             payload, _ = encode_payload(
                 {name: self._builtins(name, value) for name, value in given.items()}, None, MAX_STORABLE_BYTES
@@ -184,14 +203,13 @@ class Arguments:
         except InvalidPayload as error:
             raise InvalidArguments(self._task, f"{error.path.removeprefix('$.')} {error.problem}") from None
         try:
-            self._read(plan, payload)
+            return payload, self._read(plan, payload)
         except (RedriveError, Undecodable):
             raise
         except Exception as error:  # from a type of the caller, which is built from the payload
             if is_of_a_signal(error):
                 raise
             raise InvalidArguments(self._task, str(unreadable("what was given", error))) from error
-        return payload
 
     def bind(self, payload: bytes, content_type: str, context: Context | None) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return the arguments of a call. Raises `Undecodable`, or `InvalidArguments` if the JSON does not fit."""
@@ -241,6 +259,7 @@ class Arguments:
             tuple(parameter.name for parameter in kept),
             tuple(parameter.name for parameter in kept if parameter.kind is parameter.POSITIONAL_OR_KEYWORD),
             all(parameter.kind in _BY_NAME for parameter in self._signature.parameters.values()),
+            partial(msgspec.convert, type=table),
         )
         return self._made
 
@@ -307,6 +326,53 @@ def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any] | tuple[s
     elif parameter.default is parameter.empty:
         return parameter.name, kind
     return parameter.name, Union[kind, UnsetType], UNSET  # noqa: UP007  # `|` does not take every kind of hint
+
+
+def _as_annotated(plan: _Plan, given: dict[str, Any], name: str) -> Any:
+    """Return an argument as its annotation says; as it was given, if the arguments do not fit all annotations."""
+    try:
+        return getattr(plan.convert(given), name)
+    except Exception as error:
+        if is_of_a_signal(error):
+            raise
+        return given[name]
+
+
+def _difference(where: str, given: Any, read: Any) -> str | None:
+    """Return what a value lost in JSON, and where; None if it is equal."""
+    kind, came = type(given), type(read)
+    try:
+        if read == given:
+            return None
+    except Exception as error:  # an `__eq__` of the caller
+        if is_of_a_signal(error):
+            raise
+    parts: Iterable[tuple[str, Any, Any]]
+    if isinstance(given, dict) and isinstance(read, dict):
+        if (key := next((key for key in given if key not in read), None)) is not None:
+            return f"{where} has a key that is {_shown(type(key))}, and would come back as str"
+        parts = ((f"{where}[{str(key)[:40]!r}]", each, read[key]) for key, each in given.items())
+    elif kind is came and isinstance(given, list | tuple) and len(given) == len(read):
+        parts = ((f"{where}[{at}]", *pair) for at, pair in enumerate(zip(given, read, strict=True)))
+    elif kind is came and (names := fields_of(kind)):  # type: ignore[arg-type]  # equal if its fields are
+        parts = ((f"{where}.{name}", getattr(given, name), getattr(read, name)) for name in names)
+    else:
+        return f"{where} is {_shown(kind)}, and would come back as {_shown(came)}"
+    return next(filter(None, (_difference(*part) for part in parts)), None)
+
+
+@lru_cache(maxsize=1024)
+def fields_of(kind: type) -> tuple[str, ...]:
+    """Return the fields of a record that can be written as JSON: a struct, a dataclass or a class of attrs."""
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    return tuple(
+        getattr(kind, "__dataclass_fields__", None) or [each.name for each in getattr(kind, "__attrs_attrs__", ())]
+    )
+
+
+def _shown(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _meant(given: Iterable[str], names: Sequence[str]) -> str:
