@@ -110,6 +110,9 @@ class Store(Protocol):
     name: str
     namespace: str
     clock: Clock
+    place: str
+    """Where it is, without a password: a path, or the address of a server. Objects with equal places are one store;
+    those with equal names may not be, as a store without a name has that of its kind."""
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         """Execute all calls in one durable transaction."""

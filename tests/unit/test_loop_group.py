@@ -1,5 +1,6 @@
 """Loops in the threads of one process: health checks, a watchdog, one shutdown."""
 
+import contextlib
 import json
 import os
 import signal
@@ -262,6 +263,24 @@ def test_worker_records_what_it_handles_and_receives_under_the_name_of_the_log(
     worker.stop()
     thread.join(30)
     assert (worker.has_settled_all, in_flight_log.running(), in_flight_log.ended) == (True, [], 1)
+
+
+def test_worker_is_registered_in_each_store_with_the_mailboxes_there(tmp_path: Path) -> None:
+    """Two files are two stores, although both have the name of their kind; two brokers of one file are one store."""
+    urls = {"first": "a.db", "second": "b.db", "third": "./b.db"}
+    brokers = {name: connect(f"sqlite:///{tmp_path}/{file}") for name, file in urls.items()}
+    with contextlib.ExitStack() as stack:
+        for opened in brokers.values():
+            stack.enter_context(opened)
+        loops = [loop_on(opened, name) for name, opened in brokers.items()]
+        worker = LoopGroup(loops).make_worker(WorkerLaunch("mail:group"), None)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        until(lambda: all(opened.workers() for opened in brokers.values()))
+        registered = {name: {each.queues for each in opened.workers()} for name, opened in brokers.items()}
+        worker.stop()
+        thread.join(30)
+    assert registered == {"first": {("first",)}, "second": {("second", "third")}, "third": {("second", "third")}}
 
 
 def test_worker_that_could_not_return_what_it_held_has_not_settled_all(in_flight_log: InFlightLog) -> None:

@@ -205,6 +205,11 @@ class Core:
         self.stores.check(store)
         return address
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Where the queues of this broker are: the place of the store, and the namespace."""
+        return self.store.place, self.store.namespace
+
     def start_moves(self, settled: Iterable[Any]) -> None:
         """Wake the movers if settled items are moving to another store."""
         if any(isinstance(each, Settled) and each.status is Status.MOVING for each in settled):

@@ -40,6 +40,11 @@ class StoreRegistry:
         """Return the names of all known stores except this one."""
         return tuple(name for name in self.names() if name != core.store.name)
 
+    def place_of(self, name: str) -> tuple[str, str] | None:
+        """Return the place of a store, with its namespace; None if it is not open."""
+        core = self._open.get(name)
+        return None if core is None else core.place
+
     def is_known(self, name: str) -> bool:
         """Return whether a store of that name is known."""
         return name in self._openers or name in self._open

@@ -91,6 +91,7 @@ class RemoteStore:
         self._server_clock = server_clock if clock is None else None
         self.namespace = namespace
         self._endpoint: Endpoint = endpoint_of(url, namespace, token)
+        self.place = self._endpoint.url
         self._open(None)
         try:
             about = self._about()

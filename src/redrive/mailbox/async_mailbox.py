@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import queues
+from redrive.broker.flows import moves, queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect_async, token_for
 from redrive.contract.item_calls import NewItem
@@ -27,7 +27,7 @@ from redrive.mailbox.flows import (
 from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, named_errors
 from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
-from redrive.model.limits import make_address, split_address
+from redrive.model.limits import split_address
 from redrive.model.options import MessageOptions
 from redrive.model.queue_options import QueueOptions
 from redrive.worker.worker import worker_name
@@ -66,6 +66,8 @@ class AsyncMailbox(Generic[T, R]):
         if not isinstance(self._broker, AsyncBroker):
             raise InvalidInput(f"a mailbox takes an AsyncBroker or a URL, not {short_repr(broker, 60)}")
         self._worker = worker_name()
+        self._store: str | None = None
+        """The name of the store that it is in, if that is another one than that of the broker, until it is opened."""
         self._is_ready = False
         self._is_closed = False
 
@@ -186,6 +188,8 @@ class AsyncMailbox(Generic[T, R]):
         if self._is_closed:
             raise MailboxClosedError(self.name)
         if not self._is_ready:
+            if self._store is not None:
+                self._broker, self._store = await self._broker.on_store(self._store), None
             with named_errors:
                 await self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
@@ -204,10 +208,11 @@ class AsyncMailbox(Generic[T, R]):
         """Return the address of a mailbox for the store of this one. A mailbox object is opened; a name must exist."""
         if isinstance(mailbox, AsyncMailbox):
             await mailbox._open()
-            here = mailbox._core.store.name == self._core.store.name
-            mailbox = mailbox.name if here else make_address(mailbox.name, mailbox._core.store.name)
+            mailbox = await self._run(moves.address_of(self._core, mailbox.name, mailbox._core))
         return await self._run(flows.check_address(self._core, mailbox))
 
     def _for_replies(self, address: str) -> AsyncMailbox[R, None]:
-        name, _ = split_address(address)
-        return AsyncMailbox(self._broker, name, body=self._reply_type.type)
+        name, store = split_address(address)
+        found: AsyncMailbox[R, None] = AsyncMailbox(self._broker, name, body=self._reply_type.type)
+        found._store = store
+        return found

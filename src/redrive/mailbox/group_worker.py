@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redrive.broker.broker import Broker
 from redrive.clock import SystemClock
 from redrive.mailbox.message_loop import WAIT_SLICE_SECONDS, MessageLoop
 from redrive.telemetry import events
@@ -86,7 +85,7 @@ class GroupWorker:
                 stack.callback(heartbeat.close)
                 heartbeat.start()
             for broker in self._group.brokers:
-                loops = [loop for loop in self._group.loops if _place(loop.mailbox._broker) == _place(broker)]
+                loops = [loop for loop in self._group.loops if loop.mailbox._core.place == broker.core.place]
                 registration = WorkerRegistration(
                     broker, self.name, _mailboxes(loops), None, len(loops), running=partial(_handling, loops)
                 )
@@ -128,12 +127,6 @@ class GroupWorker:
                 log.end(slot)
         because = f"its loop made no progress for {hung[0].heartbeat.elapsed():.0f} s"
         log.write_exit(WorkerExit(Exit(None, None, 0, SystemClock().now()), because))
-
-
-def _place(broker: Broker) -> tuple[str, str]:
-    """Return the store and namespace of a broker, as mailboxes that were made with a URL have separate brokers."""
-    store = broker.core.store
-    return store.name, store.namespace
 
 
 def _mailboxes(loops: _Loops) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow
-from redrive.broker.flows import queues
+from redrive.broker.flows import moves, queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect, token_for
 from redrive.contract.item_calls import NewItem
@@ -28,7 +28,7 @@ from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedE
 from redrive.mailbox.message import Message
 from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
-from redrive.model.limits import make_address, split_address
+from redrive.model.limits import split_address
 from redrive.model.options import MessageOptions
 from redrive.model.queue_options import QueueOptions
 from redrive.worker.worker import worker_name
@@ -67,6 +67,8 @@ class Mailbox(Generic[T, R]):
         if not isinstance(self._broker, Broker):
             raise InvalidInput(f"a mailbox takes a Broker or a URL, not {short_repr(broker, 60)}")
         self._worker = worker_name()
+        self._store: str | None = None
+        """The name of the store that it is in, if that is another one than that of the broker, until it is opened."""
         self._is_ready = False
         self._is_closed = False
 
@@ -187,6 +189,8 @@ class Mailbox(Generic[T, R]):
         if self._is_closed:
             raise MailboxClosedError(self.name)
         if not self._is_ready:
+            if self._store is not None:
+                self._broker, self._store = self._broker.on_store(self._store), None
             with named_errors:
                 self._run(queues.ensure(self._core, self.name, self._settings))
             self._is_ready = True
@@ -205,10 +209,11 @@ class Mailbox(Generic[T, R]):
         """Return the address of a mailbox for the store of this one. A mailbox object is opened; a name must exist."""
         if isinstance(mailbox, Mailbox):
             mailbox._open()
-            here = mailbox._core.store.name == self._core.store.name
-            mailbox = mailbox.name if here else make_address(mailbox.name, mailbox._core.store.name)
+            mailbox = self._run(moves.address_of(self._core, mailbox.name, mailbox._core))
         return self._run(flows.check_address(self._core, mailbox))
 
     def _for_replies(self, address: str) -> Mailbox[R, None]:
-        name, _ = split_address(address)
-        return Mailbox(self._broker, name, body=self._reply_type.type)
+        name, store = split_address(address)
+        found: Mailbox[R, None] = Mailbox(self._broker, name, body=self._reply_type.type)
+        found._store = store
+        return found

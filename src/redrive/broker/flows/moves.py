@@ -7,6 +7,7 @@ another one stopped. See `redrive.model.arrival`.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,12 +17,12 @@ from redrive.broker.validation import check_integer
 from redrive.clock import Instant
 from redrive.contract.maintenance_calls import CloseMove, FinishMove, Receive
 from redrive.contract.queries import GetItem, GetQueue, ListMoves, ListMoveTargets, ListOpenMoves, MoveTarget, OpenMove
-from redrive.errors import Closed, ItemNotFound, QueueNotFound, RedriveError, StoreError
+from redrive.errors import Closed, InvalidInput, ItemNotFound, QueueNotFound, RedriveError, StoreError
 from redrive.model.arrival import Move
 from redrive.model.duration import MINUTE, SECOND, format_duration
 from redrive.model.ids import ItemId
 from redrive.model.item import Receipt, Status
-from redrive.model.limits import MAX_BATCH, is_remote, split_address
+from redrive.model.limits import MAX_BATCH, is_remote, make_address, split_address
 from redrive.model.text import format_instant
 from redrive.telemetry import events
 
@@ -217,6 +218,24 @@ def target_of(core: Core, to: str) -> Flow[str]:
     except StoreError as error:
         _log.warning("move_failed", to=address, error=str(error))
     return address
+
+
+def address_of(core: Core, queue: str, other: Core) -> Flow[str]:
+    """Return the address of a queue of another broker, which may be on the same store. Raises if this program has no
+    name for that store."""
+    if other.place == core.place:
+        return queue
+    for name in core.stores.others(core):
+        if core.stores.place_of(name) is None:
+            with suppress(RedriveError):  # this opens it
+                yield OnStore(name, ReadQuery(GetQueue(queue)))
+        if core.stores.place_of(name) == other.place:
+            return make_address(queue, name)
+    place, namespace = other.place
+    raise InvalidInput(
+        f"queue '{queue}' is in another store, {place}, namespace '{namespace}'; use one broker for both, or name that "
+        "store: connect(…, store_name='HERE', stores={'THERE': 'URL'})"
+    )
 
 
 class MoveThreads:

@@ -28,6 +28,7 @@ class MemoryStore:
         self.clock = clock or SystemClock()
         self.namespace = namespace
         self.name = name
+        self.place = f"memory:{id(self):x}"
         self._state = State(namespace, name)
         self._lock = threading.RLock()
         self._closed = False

@@ -109,6 +109,7 @@ class PostgresStore:
         self.name = name
         self._closed = False
         self._engine = Engine(url, schema_name, relaxed=relaxed)
+        self.place = self._engine.name
         self._queues = NO_QUEUES
         try:
             self._prepare(create)

@@ -71,6 +71,7 @@ class RedisStore:
         self._closed = False
         self._keys = Keys(prefix, namespace)
         self._client = RedisClient(url, relaxed=relaxed, wait_replicas=wait_replicas)
+        self.place = f"{self._client.name} ({prefix})"
         self._lock = NamespaceLock(self._client, self._keys)
         self._epoch = -1
         self._queues: Mapping[str, Queue] = {}

@@ -144,6 +144,7 @@ class SQLiteStore:
 
     def _open(self, engine: Engine) -> None:
         self._engine = engine
+        self.place = engine.name
         self._path = Path(engine.name)
         self._filename = Path(engine.writer.db_filename("main"))
         self._closed = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Broker
+from redrive import Broker, connect
 from redrive.errors import (
     InvalidInput,
     PayloadTooLarge,
@@ -19,9 +19,14 @@ from redrive.errors import (
 )
 from redrive.mailbox import (
     AsyncMailbox,
+    DeadLetter,
+    DLQPolicy,
     Mailbox,
     MailboxClosedError,
     MailboxResolutionError,
+    MainLoop,
+    MainLoopRequest,
+    MainLoopResult,
     Message,
     MessageFinalizedError,
     ReceiptHandleExpiredError,
@@ -29,11 +34,12 @@ from redrive.mailbox import (
     ReplyNotAvailableError,
     RequestFailedError,
     RequestTimeoutError,
+    replay,
 )
 from redrive.model.queue_options import QueueOptions
 from redrive.testing.conformance.actions import Background
 from redrive.testing.conformance.mailboxes import Purchase, only_message
-from redrive.testing.conformance.suite import Suite
+from redrive.testing.conformance.suite import OpenBroker, StorePair, StorePairSuite, Suite
 from redrive.testing.fake_clock import FakeClock
 
 
@@ -233,3 +239,72 @@ class MailboxReplyConformance(Suite):
             assert await orders.receive() == []
             with pytest.raises(MailboxClosedError):
                 await orders.send(Purchase(8))
+
+
+class MailboxElsewhereConformance(StorePairSuite):
+    """Mailboxes of other brokers: on the same store, on another one that the program knows, and on an unknown one."""
+
+    def test_mailbox_of_another_store_gets_the_replies_and_may_be_sent_to(self, pair: StorePair) -> None:
+        asks: Mailbox[str, str] = Mailbox(pair.source, "asks", body=str, reply=str)
+        answers: Mailbox[str, None] = Mailbox(pair.target, "answers", body=str)
+        local: Mailbox[str, None] = Mailbox(pair.source, "answers", body=str)
+        asks.send("?", reply_to=answers)
+        message = only_message(asks.receive())
+        assert message.reply_to is not None
+        message.reply_to.send("sent")
+        assert local.approximate_count() == 0
+        message.acknowledge(reply="replied")
+        pair.source.run_maintenance()
+        assert [answer.body for answer in answers.receive(max_messages=10)] == ["sent", "replied"]
+
+    def test_dead_letter_mailbox_of_another_store_gets_the_letters_and_gives_them_back(
+        self, pair: StorePair, clock: FakeClock
+    ) -> None:
+        requests: Mailbox[MainLoopRequest[str], MainLoopResult[str]] = Mailbox(
+            pair.source, "requests", body=MainLoopRequest[str], reply=MainLoopResult[str]
+        )
+        dead: Mailbox[DeadLetter[MainLoopRequest[str]], None] = Mailbox(
+            pair.target, "requests-dlq", body=DeadLetter[MainLoopRequest[str]]
+        )
+        requests.send(MainLoopRequest("?"))
+        policy: DLQPolicy[MainLoopRequest[str], MainLoopResult[str]] = DLQPolicy(mailbox=dead, max_delivery_count=1)
+        loop: MainLoop[str, str] = MainLoop(requests=requests, handler=lambda request: request[9], dlq=policy)
+        loop.run(max_iterations=1, wait_time_seconds=0)
+        pair.source.run_maintenance()
+        assert dead.approximate_count() == 1
+        clock.advance("1s")
+        assert replay(dead, requests, where=lambda letter: letter.body.request == "?").replayed == 1
+        pair.target.run_maintenance()
+        assert only_message(requests.receive()).body.request == "?"
+
+    def test_mailbox_of_a_store_that_the_program_does_not_know_is_refused(
+        self, broker: Broker, open_broker: OpenBroker, clock: FakeClock
+    ) -> None:
+        requests: Mailbox[MainLoopRequest[str], MainLoopResult[str]] = Mailbox(
+            broker, "requests", body=MainLoopRequest[str], reply=MainLoopResult[str]
+        )
+        with connect("memory://", clock=clock) as unknown:
+            for other in (unknown, open_broker(namespace="other")):
+                results: Mailbox[MainLoopResult[str], None] = Mailbox(other, "results", body=MainLoopResult[str])
+                letters: Mailbox[DeadLetter[MainLoopRequest[str]], None] = Mailbox(
+                    other, "letters", body=DeadLetter[MainLoopRequest[str]]
+                )
+                loop: MainLoop[str, str] = MainLoop(requests=requests, handler=str, dlq=DLQPolicy(mailbox=letters))
+                for use in (
+                    lambda results=results: requests.send(MainLoopRequest("?"), reply_to=results),
+                    lambda loop=loop: loop.run(max_iterations=1, wait_time_seconds=0),
+                    lambda letters=letters: replay(letters, requests),
+                ):
+                    with pytest.raises(InvalidInput, match=r"is in another store, .*stores="):
+                        use()
+        assert requests.approximate_count() == 0
+
+    def test_mailbox_of_another_broker_on_the_same_store_gets_the_replies(
+        self, broker: Broker, open_broker: OpenBroker
+    ) -> None:
+        self.require("supports_processes")
+        asks: Mailbox[str, str] = Mailbox(broker, "asks", body=str, reply=str)
+        answers: Mailbox[str, None] = Mailbox(open_broker(), "answers", body=str)
+        asks.send("?", reply_to=answers)
+        only_message(asks.receive()).acknowledge(reply="!")
+        assert only_message(answers.receive()).body == "!"

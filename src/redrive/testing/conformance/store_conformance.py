@@ -93,7 +93,7 @@ from redrive.testing.conformance.lost_leases import (
 from redrive.testing.conformance.mailbox_letters import LetterConformance, UndecodableConformance
 from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
 from redrive.testing.conformance.mailbox_replays import EvalLoopConformance, ReplayConformance
-from redrive.testing.conformance.mailbox_replies import MailboxReplyConformance
+from redrive.testing.conformance.mailbox_replies import MailboxElsewhereConformance, MailboxReplyConformance
 from redrive.testing.conformance.mailboxes import MailboxConformance
 from redrive.testing.conformance.maintenance import (
     RetentionConformance,
@@ -229,6 +229,7 @@ class StoreConformance(
     WorkersConformance,
     MailboxConformance,
     MailboxReplyConformance,
+    MailboxElsewhereConformance,
     MainLoopConformance,
     DLQConsumerConformance,
     ReplayConformance,
