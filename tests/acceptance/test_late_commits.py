@@ -1,4 +1,4 @@
-"""Late commits: whatever commits late, and however marks move, no item is ever below a mark.
+"""Late commits: items that are committed late are above the marks, however these move.
 
 Transactions of others with an id are open all the time, so that marks always rise by what the locks say.
 """

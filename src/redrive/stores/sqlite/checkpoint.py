@@ -94,6 +94,7 @@ class Checkpointer:
         turn = self.turn = self.turn or WriteLock(self._engine.name, self._engine.mode)
         self._engine.check_files()
         connection = self.connection = self.connection or self._connect()
+        self._engine.check_log()
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._is_in_line = True
         try:
@@ -106,6 +107,7 @@ class Checkpointer:
         assert self.connection is not None
         self._is_in_line = False
         self._engine.check_files()
+        self._engine.check_log()
         pages, copied = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._is_held_up = copied < pages
         self._bell.clear()  # set by recent commits, whose pages are copied now

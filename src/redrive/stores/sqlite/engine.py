@@ -28,6 +28,7 @@ from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.stores.sqlite import database_files
 from redrive.stores.sqlite.checkpoint import WRITE_YIELD_SECONDS, Checkpointer
 from redrive.stores.sqlite.file_identity import FileGuard
+from redrive.stores.sqlite.log_guard import LogGuard
 from redrive.stores.sqlite.write_lock import WriteLock
 
 OLDEST_ENGINE = (3, 51, 3)
@@ -43,7 +44,6 @@ LONGEST_PAUSE_SECONDS = 10.0
 """Maximum wait of a fork for a thread that is inside SQLite."""
 LOG_LIMIT_BYTES = 64 * 1024 * 1024
 """The log file is truncated to this size when it restarts."""
-
 _never_collected: list[object] = []
 """Connections that must not be closed: inherited by a child in the middle of a transaction."""
 
@@ -94,7 +94,16 @@ class Engine:
         self.writer = self._connect(WRITER_CACHE_KIB)
         try:
             self._guard.watch_log()
+            self._log_guard = LogGuard(self._guard, self.name, int(self.writer.pragma("page_size")))
         except BaseException:
+            self.writer.close()
+            raise
+        try:
+            if not self.relaxed:  # without a sync after each transaction, a power cut leaves such logs
+                self._log_guard.keep_damaged(self.writer)
+            self._log_guard.check(self.writer)
+        except BaseException:
+            self._log_guard.close()
             self.writer.close()
             raise
 
@@ -149,6 +158,7 @@ class Engine:
         execute = connection.execute
         sent = False
         try:
+            self._log_guard.check(connection)
             execute("BEGIN IMMEDIATE")
             self.alone = connection.data_version() == self._last_version
             result = work(connection)
@@ -173,16 +183,25 @@ class Engine:
         """Refuse to acknowledge a commit to files that are no longer those of the store."""
         try:
             self._guard.check()
+            self._log_guard.check_committed(self.writer)
+            self._last_version = self.writer.data_version()
         except StoreUnavailable as error:
             raise OutcomeUnknown(self.name, error.problem) from error
-        try:
-            self._last_version = self.writer.data_version()
         except apsw.Error:
             self._last_version = -1  # the next transaction reads again what others may have changed
 
     def check_files(self) -> None:
         """Raise `StoreUnavailable` unless the database and its log are where they were opened."""
         self._guard.check()
+
+    def check_log(self) -> None:
+        """Raise `StoreUnavailable` if the log was emptied, unless a read runs: that has checked it."""
+        if self._reading.acquire(blocking=False):
+            try:
+                with self.translated():
+                    self._open_reader()
+            finally:
+                self._reading.release()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
@@ -212,8 +231,15 @@ class Engine:
         self._check_open()
         self.check_files()
         if self._reader is None:
-            self._reader = self._connect(READER_CACHE_KIB)
+            try:
+                self._reader = self._connect(READER_CACHE_KIB)
+            except apsw.IOError as error:
+                if self._log_guard.is_cut:
+                    raise self._log_guard.lose() from error
+                raise
             self.check_files()  # another file may have been put there in between
+        if not self._reader.in_transaction:
+            self._log_guard.check(self._reader)
         return self._reader
 
     def _check_open(self) -> None:
@@ -254,6 +280,7 @@ class Engine:
         for turn in (self._turn, self._checkpointer.turn):
             if turn is not None:
                 turn.detach_after_fork()
+        self._log_guard.close()
         self._closed = True
         self._writing, self._reading = threading.RLock(), threading.RLock()
         _open_engines.discard(self)
@@ -270,10 +297,13 @@ class Engine:
             self._checkpointer.close()
             if self._reader is not None:
                 self._reader.close()
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(RedriveError):
                 self.check_files()
+                with self.translated():
+                    self._log_guard.check(self.writer)
                 self.writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self.writer.close()
+            self._log_guard.close()
             self._turn.close()
             # Not before: a fork that holds these locks must find the engine here to release them.
             _open_engines.discard(self)

@@ -81,6 +81,11 @@ class FileGuard:
                 return
         raise StoreUnavailable(self._database, self._lost)
 
+    def lose(self, problem: str) -> StoreUnavailable:
+        """Treat the files as lost from now on. Returns the error."""
+        self._lost = problem
+        return StoreUnavailable(self._database, problem)
+
     def _look(self) -> str | None:
         """Return what happened to missing files, or None."""
         database, log = _identity(self._database), _identity(self._log)

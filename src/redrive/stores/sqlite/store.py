@@ -24,6 +24,7 @@ from redrive.stores.relational.queue_rows import NO_QUEUES, Queues, epoch_of
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.database_files import names_of, several_names
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
+from redrive.stores.sqlite.log_damage import damage_warnings
 from redrive.stores.sqlite.session import Session
 
 LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES
@@ -83,6 +84,7 @@ class SQLiteStore:
         if Path(connection.db_filename("main")) != self._filename:
             raise InvalidInput(f"transaction takes a connection to {self._path}, and this one is to another database")
         self._engine.check_files()
+        self._engine.check_log()
         with self._engine.translated(), connection:
             self._lock_for_writing(connection)
             session = Session(connection)
@@ -109,10 +111,11 @@ class SQLiteStore:
     def warnings(self) -> tuple[str, ...]:
         try:
             self._engine.check_files()
+            self._engine.check_log()
             names = names_of(self._engine.name)
         except (StoreUnavailable, OSError) as error:
-            return (str(error),)
-        found = []
+            return (str(error), *damage_warnings(self._engine.name))
+        found = list(damage_warnings(self._engine.name))
         if names > 1:
             found.append(f"{self._path}: {several_names(names)}")
         if (log := self._engine.log_bytes()) > LARGE_LOG_BYTES:
