@@ -403,14 +403,23 @@ class QueueGated(Refused):
         super().__init__(f"queue {_show(queue)} gives no leases {end} ({reason}); lease the item again after that")
 
 
+_WITHOUT_LEASE = {
+    None: "no queue that you may change has it now: it was completed, dropped or removed, or it was never there",
+    "completed": "it is completed now",
+    "dead": "it is dead now, and is done again only if it is redriven",
+    "archived": "it is archived now, and is done again only if it is restored",
+    "moving": "it is moving to another store now, where the work may be done again",
+}
+
+
 class LeaseLost(Refused):
-    """The fencing token is no longer valid. `status` is the current status of the item; None if it does not exist."""
+    """The token holds no lease. `status` is the current status of the item; None if the caller can change none."""
 
     code = "lease_lost"
 
     def __init__(self, id: str, status: str | None) -> None:
         self.id, self.status = id, status
-        now = f"it is {status} now, and the work may be done again" if status else "it was completed or removed"
+        now = _WITHOUT_LEASE.get(status) or f"it is {status} now, and the work may be done again"
         super().__init__(f"the lease on item {id} is lost: {now}; drop this outcome")
 
 

@@ -258,6 +258,10 @@ def test_handlers_take_no_way_around_the_guard() -> None:
             assert allowed or right not in text, (path, right)
 
 
+SHOWN_BY_THESE = ("export", "reveal", "reveal", "reveal", "reveal")
+"""The verbs in the audit, the newest first."""
+
+
 async def test_unredacted_items_are_for_those_who_manage_the_queue(world: World) -> None:
     own, foreign = world.sides[OWN], world.sides[FOREIGN]
     shown: tuple[Method, ...] = (
@@ -272,6 +276,9 @@ async def test_unredacted_items_are_for_those_who_manage_the_queue(world: World)
         for principal in (everywhere(Role.OPERATOR), limited(Role.OPERATOR)):
             with pytest.raises(Forbidden):
                 await show(bound(world, principal))
+    rows = [entry for entry in world.broker.audit(100) if entry.verb in ("reveal", "export")]
+    assert [(row.actor, row.verb) for row in rows] == [(limited(Role.ADMIN).name, verb) for verb in SHOWN_BY_THESE]
+    assert all(own.queue in (row.note or "") for row in rows)
     manager = bound(world, limited(Role.ADMIN))
     for call in (manager.find(status="any", redacted=False), manager.find(queue=foreign.queue, redacted=False)):
         with pytest.raises(Forbidden):

@@ -198,6 +198,24 @@ SAMPLES = (
     Sample("put an object again", lambda w, s: Register("put_again", f"{s.queue}/digest", b"id"), WORKS, HERE),
     Sample("count a manual retry", lambda w, s: Register("manual_retries", s.queue, b"1"), WORKS, HERE),
     Sample("manage by a file", lambda w, s: Register("managed", s.queue, b"{}"), ADMIN, ALL),
+    Sample(
+        "say who exports secrets",
+        lambda w, s: Register("disclosure", s.queue, b"", audit=AuditNote("mallory", "export")),
+        ADMIN,
+        HERE,
+    ),
+    Sample(
+        "say who exports secrets of all queues",
+        lambda w, s: Register("disclosure", "*", b"", audit=AuditNote("mallory", "export")),
+        ADMIN,
+        ALL,
+    ),
+    Sample(
+        "say something else of a queue",
+        lambda w, s: Register("disclosure", s.queue, b"", audit=AuditNote("mallory", "revoke_token")),
+        ADMIN,
+        ALL,
+    ),
     Sample("register something", lambda w, s: Register("something", "x", b"{}"), ADMIN, ALL),
     Sample(
         "write into the audit that one works",

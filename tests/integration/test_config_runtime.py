@@ -17,8 +17,8 @@ from redrive.clock import Instant
 from redrive.config import load
 from redrive.config.external_queue import LOOK, Poller
 from redrive.config.runtime import ConfigRuntime
-from redrive.config.watcher import POLL_SECONDS
-from redrive.errors import InvalidConfig, InvalidSetting
+from redrive.config.watcher import POLL_SECONDS, ConfigWatcher
+from redrive.errors import InvalidConfig, InvalidSetting, StoreUnavailable
 from redrive.testing import FakeClock
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.command_process import CommandProcess
@@ -85,6 +85,46 @@ def test_edit_while_running_holds_for_the_next_failure(on_any_store: Project) ->
     until(lambda: project.get(id).status == "failed")
     running.stop()
     assert project.get(id).counters.failures == 1
+
+
+def test_it_starts_while_the_store_of_a_dead_queue_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stores = {"archive": f"sqlite:///{tmp_path}/later/archive.db"}
+    project = Project(tmp_path, "memory://", store_name="main", stores=stores)
+    project.command("run.sh", "touch ran")
+    there = f'name = "main"\n[stores]\narchive = "{stores["archive"]}"\n'
+    project.write(there + worker('dead_queue = "morgue@archive"'))
+    running = project.running()
+    running.start()
+    try:
+        project.put(1)
+        until(lambda: project.has("ran"))
+        for _ in range(3):
+            running.check()
+        (tmp_path / "later").mkdir()
+        project.broker.on_store("archive").create_queue("morgue")
+        until(lambda: project.broker.get_queue("jobs").settings.dead_queue == "morgue@archive")  # without a restart
+    finally:
+        running.stop()
+        project.broker.close()
+    logged = [record.event for record in caplog.records if record.levelno >= logging.WARNING]  # type: ignore[attr-defined]
+    assert logged == ["config_deferred"]
+
+
+def test_edit_that_waits_for_the_store_is_logged_once_for_each_reason(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    reasons = iter([*["away"] * 3, *["full"] * 2])
+
+    def refuse(_: object) -> None:
+        raise StoreUnavailable("main", next(reasons))
+
+    project.write("[queue.jobs]\n")
+    watcher = ConfigWatcher(load(project.file), refuse)
+    project.write("[queue.jobs]\nmax_size = 5\n")
+    assert [watcher.check() for _ in range(6)] == [False] * 6
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["away" in messages[0], "full" in messages[1]] == [True, True]
+    assert [record.event for record in caplog.records] == ["config_not_applied"] * 2  # type: ignore[attr-defined]
 
 
 def test_edit_that_is_wrong_is_told_once_and_changes_nothing(

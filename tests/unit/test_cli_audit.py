@@ -10,6 +10,7 @@ from tests.terminal.cli import Cli
 from redrive import connect
 from redrive.auth import token_store
 from redrive.auth.principal import TOKENS_NAMESPACE
+from redrive.capture import DeadLetterQueue
 from redrive.cli.commands.audit import WORDS, describe_entry
 from redrive.clock import Instant
 from redrive.contract.queries import AuditEntry
@@ -62,6 +63,31 @@ def test_table_has_words_and_json_has_verbs(cli: Cli) -> None:
     printed = cli("audit").stdout
     assert [word in printed for word in ("archive cancelled", "archive started", "queue paused")] == [True] * 3
     assert [row["verb"] for row in cli.json("audit")] == ["set cancelled archive", "start archive", "pause_queue"]
+
+
+def test_who_shows_or_exports_secrets_is_in_the_audit(cli: Cli, tmp_path: Path) -> None:
+    with connect(cli.url, maintenance=False) as broker, DeadLetterQueue(broker) as dlq:
+        broker.create_queue("jobs")
+        letter = broker.put("jobs", {"password": "hunter2hunter2"}).id
+        broker.bury_items(letter)
+        dlq.enqueue("t", {"password": "hunter2hunter2"}, error="boom")
+    cli("dead", "show", letter)
+    cli("capture", "show", "t")
+    cli("dead", "export", "--to", str(tmp_path / "some"))
+    assert {row["verb"] for row in cli.json("audit")} == {"bury"}
+    assert "hunter2hunter2" in cli("dead", "show", letter, "--secrets").stdout
+    assert "hunter2hunter2" in cli("capture", "show", "t", "--secrets").stdout
+    cli("dead", "export", "-q", "jobs", "--secrets", "--to", str(tmp_path / "all"))
+    cli("dead", "export", "--secrets")
+    rows = cli.json("audit")[:4]
+    assert [row["verb"] for row in rows] == ["export", "export", "reveal", "reveal"]
+    assert [row["note"].partition(" of ")[2] for row in rows] == [
+        *("all queues", "queue 'jobs'", "queue 'captured'", "queue 'jobs'"),
+    ]
+    assert letter in rows[-1]["note"]
+    assert all(row["actor"] for row in rows)
+    printed = cli("audit").stdout
+    assert ("secrets exported" in printed, "secrets shown" in printed) == (True, True)
 
 
 def test_tokens_stand_among_the_rest_page_by_page(cli: Cli) -> None:

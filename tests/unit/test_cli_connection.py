@@ -54,6 +54,33 @@ def test_option_goes_before_environment_before_file_before_default(folder: Path)
     assert given.is_server
 
 
+def test_name_of_the_store_is_known_without_other_stores(folder: Path) -> None:
+    file = folder / "redrive.toml"
+    file.write_text('name = "main"\n[queue.a]\ndead_queue = "x@main"\n')
+    assert run("config", "apply").exit_code == 0
+    assert json.loads(run("queue", "show", "a", "-o", "json").stdout)["settings"]["dead_queue"] == "x"
+    with connect(f"sqlite:///{folder}/redrive.db", maintenance=False) as broker:
+        kill(broker, "a", [1])
+    refused = run("dead", "redrive", "-q", "x", "--to", "y@other", "--yes", "1")
+    assert "this program knows no store 'other', only main" in refused.stderr
+    assert "under [stores] in the redrive.toml that has the url of this store" in refused.stderr
+
+
+def test_second_file_is_refused_until_it_takes_over(folder: Path) -> None:
+    for name, size in (("one", 1), ("two", 2)):
+        (folder / name).mkdir()
+        text = f'url = "sqlite:///{folder}/jobs.db"\n[queue.a]\nmax_size = {size}\n'
+        (folder / name / "redrive.toml").write_text(text)
+    one, two = (str(folder / name / "redrive.toml") for name in ("one", "two"))
+    assert run("config", "apply", one).exit_code == 0
+    for words in (["config", "apply", two], ["work", "--until-idle", "--config", two]):
+        refused = run(*words)
+        assert (refused.exit_code, f"queue.a: is managed by {one}" in refused.stderr) == (3, True)
+    assert run("config", "apply", "--take-over", two).exit_code == 0
+    assert run("work", "--until-idle", "--config", two).exit_code == 0
+    assert run("config", "apply", one).exit_code == 3
+
+
 def test_another_file_is_named_by_option_or_variable(folder: Path) -> None:
     (folder / "redrive.toml").write_text('url = "sqlite:///here.db"\n')
     other = folder / "other.toml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,20 @@ def test_export_is_imported_elsewhere_once(cli: Cli, tmp_path: Path) -> None:
 def test_export_to_where_nothing_can_be_written_is_told(cli: Cli, tmp_path: Path) -> None:
     told = cli("dead", "export", "--to", str(tmp_path / "nowhere" / "dead.jsonl"), exits=2).stderr
     assert "cannot be written: No such file or directory" in told
+
+
+def test_export_can_be_read_by_its_owner_alone(cli: Cli, tmp_path: Path) -> None:
+    file, other = tmp_path / "dead.jsonl", tmp_path / "pipe"
+    cli("dead", "export", "--to", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    lines = file.read_text()
+    file.chmod(0o664)
+    file.write_text(lines * 3)
+    cli("dead", "export", "--to", str(file))
+    assert (stat.S_IMODE(file.stat().st_mode), file.read_text()) == (0o600, lines)
+    other.symlink_to("/dev/null")
+    cli("dead", "export", "--to", str(other))
+    assert stat.S_IMODE(other.stat().st_mode) == 0o666
 
 
 def test_export_with_hidden_secrets_cannot_be_imported(cli: Cli) -> None:

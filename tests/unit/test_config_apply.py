@@ -256,6 +256,89 @@ def test_dead_queue_in_another_store_is_told_first(tmp_path: Path) -> None:
         assert broker.on_store("archive").get_queue("morgue").source_queues == ()
 
 
+OTHER = Path("/srv/other/redrive.toml")
+
+
+def test_file_that_another_file_contradicts_is_refused_with_its_name(broker: Broker) -> None:
+    before = state(broker)
+    for text, keys in (
+        ("[queue.a]\nmax_size = 2\n", ["queue.a"]),
+        ("[queue.a]\nmax_size = 1\nkeep_dead = '1d'\n[queue.c]\n", ["queue.a"]),
+        ("[queue.a]\n[queue.b]\n[queue.c]\n", ["queue.a", "queue.b"]),
+        ("[queue.a]\nmax_size = 1\n[capture.a]\nmax_size = 101\n", ["capture.a"]),
+    ):
+        with pytest.raises(InvalidConfig, match=f"is managed by {FILE} with other settings") as refusal:
+            apply(broker, parse(text, OTHER))
+        assert [problem.key for problem in refusal.value.problems] == keys
+        assert "redrive config apply --take-over" in str(refusal.value)
+        assert state(broker) == before
+    assert apply(broker, parse(BEFORE, FILE)).is_empty
+
+
+def test_file_with_the_same_settings_runs_beside_the_first(broker: Broker) -> None:
+    before = state(broker)
+    assert apply(broker, parse(BEFORE, OTHER)).is_empty
+    assert apply(broker, parse("", OTHER)).is_empty
+    assert state(broker) == before
+
+
+def test_file_takes_over_on_request(broker: Broker) -> None:
+    with pytest.raises(InvalidConfig):
+        apply(broker, parse(AFTER, OTHER))
+    apply(broker, parse(AFTER, OTHER), take_over=True)
+    assert broker.get_queue("a").settings.max_size == 2
+    assert apply(broker, parse(AFTER, OTHER)).is_empty
+    with pytest.raises(InvalidConfig, match=f"is managed by {OTHER}"):
+        apply(broker, parse(BEFORE, FILE))
+    released = apply(broker, parse("", FILE)).released
+    assert released == ()
+
+
+def test_file_that_another_one_overtakes_is_refused_and_put_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_first(calls: Sequence[Call]) -> Sequence[Call]:
+        monkeypatch.undo()
+        apply(broker, parse("[queue.free]\nmax_size = 7\n", OTHER))
+        return calls
+
+    broker.create_queue("free")
+    once(broker, monkeypatch, other_first)
+    with pytest.raises(InvalidConfig, match=f"free: is managed by {OTHER}"):
+        apply(broker, parse(f"{BEFORE}[queue.free]\nmax_size = 8\n", FILE))
+    assert broker.get_queue("free").settings.max_size == 7
+    assert broker.run_flow(queues.list_managed())["free"].file == str(OTHER)
+
+
+def test_dead_queue_in_a_store_that_is_away_waits_on_request(tmp_path: Path) -> None:
+    text = f"""
+    name = "main"
+    [stores]
+    archive = "sqlite:///{tmp_path}/later/archive.db"
+    [queue.a]
+    max_size = 5
+    dead_queue = "morgue@archive"
+    [queue.b]
+    dead_queue = {{ default = "morgue@archive", permission = "locked" }}
+    [queue.locked]
+    """
+    config = parse(text, FILE)
+    with connect("memory://", store_name="main", stores=config.store.stores, maintenance=False) as broker:
+        with pytest.raises(StoreUnavailable):
+            apply(broker, config)
+        assert broker.list_queues() == ()
+        first = apply(broker, config, defer=True)
+        assert (first.created, list(first.deferred)) == (("a", "b", "locked"), ["a", "b"])
+        assert "later" in first.deferred["a"]
+        assert (broker.get_queue("a").settings.max_size, broker.get_queue("a").settings.dead_queue) == (5, None)
+        (tmp_path / "later").mkdir()
+        broker.on_store("archive").create_queue("morgue")
+        second = apply(broker, config, defer=True)
+        assert (second.updated, second.deferred) == (("a", "b"), {})
+        assert broker.get_queue("a").settings.dead_queue == "morgue@archive"
+        assert broker.on_store("archive").get_queue("morgue").source_queues == ("a@main", "b@main")
+
+
 def test_breakers_of_the_file_are_applied_to_its_queues_and_end_with_its_table(broker: Broker) -> None:
     common = "[breakers]\nnetwork = { failures = 9 }\n"
     queues_of_file = "[queue.a]\n[queue.b.breakers]\nqueue = {}\n[capture.c]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, TypeVar, Unpack, cast
 
@@ -15,6 +16,7 @@ from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.breaker_monitor import BreakerHook
 from redrive.broker.core import Core
 from redrive.broker.flow import Flow, commit_call
+from redrive.broker.flows.registrations import SHOWN, disclose
 from redrive.broker.maintenance import MaintenanceResult
 from redrive.contract import Call
 from redrive.contract.queries import Page
@@ -115,19 +117,19 @@ class BoundBroker(AsyncBroker):
     async def get(self, id: str, *, redacted: bool = True) -> Item:
         """Return an item; an unredacted one requires `manage` in its queue."""
         item = await super().get(id, redacted=redacted)
-        self._check_shown((item,), redacted)
+        await self._disclose((item,), redacted)
         return item
 
     async def get_many(self, ids: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
         """Return the items of ids; unredacted ones require `manage` in the queue of each item."""
         items = await super().get_many(ids, redacted=redacted)
-        self._check_shown(items, redacted)
+        await self._disclose(items, redacted)
         return items
 
     async def find_by_key(self, queue: str, keys: Iterable[str], *, redacted: bool = True) -> list[Item | None]:
         """Return the items of idempotency keys; unredacted ones require `manage` in the queue of each item."""
         items = await super().find_by_key(queue, keys, redacted=redacted)
-        self._check_shown(items, redacted)
+        await self._disclose(items, redacted)
         return items
 
     async def find(
@@ -142,7 +144,9 @@ class BoundBroker(AsyncBroker):
     ) -> Page:
         """Return a page of items; unredacted ones require `manage` in the queue of the filter, or in all queues."""
         self._check_search(where, conditions, redacted)
-        return await super().find(where, order=order, limit=limit, cursor=cursor, redacted=redacted, **conditions)
+        page = await super().find(where, order=order, limit=limit, cursor=cursor, redacted=redacted, **conditions)
+        await self._disclose(page.items, redacted)
+        return page
 
     def export(
         self,
@@ -164,10 +168,18 @@ class BoundBroker(AsyncBroker):
         """Raise `AttributeError`: the server runs maintenance."""
         raise AttributeError("a broker that is bound to a caller runs no maintenance")
 
-    def _check_shown(self, items: Iterable[Item | None], redacted: bool) -> None:
+    async def _disclose(self, items: Iterable[Item | None], redacted: bool) -> None:
+        """Check and record that the caller gets unredacted items."""
+        if redacted:
+            return
+        ids = defaultdict[str, list[str]](list)
         for item in items:
-            if item is not None and not redacted:
+            if item is not None:
                 self._check_unredacted(item.queue)
+                ids[item.queue].append(item.id)
+        for queue, shown in ids.items():
+            what = f"item {shown[0]}" if len(shown) == 1 else f"{len(shown):,} items"
+            await self.run_flow(disclose(self.core, SHOWN, queue, what))
 
     def _check_search(self, where: Filter | None, conditions: Conditions, redacted: bool) -> None:
         if not redacted:

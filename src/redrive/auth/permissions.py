@@ -25,7 +25,15 @@ from redrive.auth.requirements import (
 from redrive.auth.token_store import TOKEN_KIND as TOKEN
 from redrive.broker.flows.external_polls import POLL, PUT_AGAIN, REQUEST
 from redrive.broker.flows.queues import MANAGED_KIND as MANAGED
-from redrive.broker.flows.registrations import CAPTURE_KIND, CLAIMED, MANUAL_RETRIES
+from redrive.broker.flows.registrations import (
+    ALL_QUEUES,
+    CAPTURE_KIND,
+    CLAIMED,
+    DISCLOSURE_KIND,
+    EXPORTED,
+    MANUAL_RETRIES,
+    SHOWN,
+)
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
 from redrive.contract.admin_calls import (
@@ -179,6 +187,8 @@ def _registration(call: Register | Unregister) -> RequiredPermission:
         return RequiredPermission((CONSUME,), QueueRef(call.name.partition("/")[0]))
     if call.kind == TOKEN:
         return RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL)
+    if call.kind == DISCLOSURE_KIND and call.name != ALL_QUEUES:
+        return RequiredPermission(SEES_UNREDACTED, QueueRef(call.name))
     return RequiredPermission((MANAGE,), QueueScope.ALL)
 
 
@@ -189,7 +199,8 @@ def _register(call: Register) -> _Requirements:
 
 def _unregister(call: Register | Unregister) -> _Requirements:
     yield _registration(call)
-    if call.audit is not None and call.kind != TOKEN:  # only a manager may write to the audit
+    verbs = (SHOWN, EXPORTED) if call.kind == DISCLOSURE_KIND else ()
+    if call.audit is not None and call.kind != TOKEN and call.audit.verb not in verbs:  # only a manager may
         yield RequiredPermission((MANAGE,), QueueScope.ALL)
 
 

@@ -55,6 +55,7 @@ class StoreRegistry:
             known = ", ".join(self.names())
             raise InvalidInput(
                 f"this program knows no store '{name}', only {known}; name it in connect(…, stores={{'{name}': 'URL'}})"
+                f" or under [stores] in the redrive.toml that has the url of this store"
             )
 
     def at(self, name: str) -> Core:

@@ -46,7 +46,7 @@ class StoreTarget(msgspec.Struct, frozen=True):
     @property
     def names(self) -> dict[str, Any]:
         """The arguments of `connect` about other stores."""
-        return {"store_name": self.name, "stores": self.stores} if self.stores else {}
+        return {"store_name": self.name, "stores": self.stores} if self.name else {}
 
     @property
     def is_server(self) -> bool:

@@ -3,7 +3,8 @@
 All problems that can be found in advance are reported before anything is changed. Then all changes are one batch. If
 another process changed a queue concurrently (one that applies the same file, for example), the remaining changes are
 planned again; if the store refuses a change permanently, all completed changes are rolled back. A queue removed from
-the file keeps its settings and is no longer managed; a setting removed from the file returns to its default.
+the file keeps its settings and is no longer managed; a setting removed from the file returns to its default. A queue
+that another file manages with other settings is refused, unless this file takes it over.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import msgspec
 
 from redrive.broker.broker import Broker
 from redrive.broker.flow import CommitCalls, Flow, run_query
-from redrive.broker.flows import queues, registrations
+from redrive.broker.flows import queues
 from redrive.broker.flows.queues import ManagedSettings
-from redrive.broker.flows.registrations import CAPTURE_KIND
+from redrive.broker.flows.registrations import CAPTURE_KIND, list_registrations
 from redrive.broker.flows.stale_settings import MAX_ROUNDS
 from redrive.capture.capture_queue import QUEUE_SETTINGS as CAPTURE_QUEUE
 from redrive.config.config import FILE_NAME, Config
@@ -34,8 +35,18 @@ from redrive.contract.admin_calls import (
 )
 from redrive.contract.item_calls import StaleSettings
 from redrive.contract.queries import ListQueues
-from redrive.errors import InvalidConfig, InvalidInput, Problem, QueueExists, QueueNotFound, RedriveError, StoreFailed
+from redrive.errors import (
+    InvalidConfig,
+    InvalidInput,
+    Problem,
+    QueueExists,
+    QueueNotFound,
+    RedriveError,
+    StoreFailed,
+    StoreUnavailable,
+)
 from redrive.model.dead_queue import check_dead_queues, local_dead_queues, remote_dead_queues
+from redrive.model.limits import split_address
 from redrive.model.queue import Queue, QueueSettings
 from redrive.model.queue_options import parse_settings
 from redrive.telemetry import events
@@ -47,6 +58,10 @@ ACTOR = FILE_NAME
 """The actor of changes of settings in the audit."""
 _OVERTAKEN = (StaleSettings, VersionConflict, QueueExists, QueueNotFound)
 """The answers of a store if another client changed, created or deleted a queue since it was read."""
+_CONTRADICTED = (
+    "is managed by {} with other settings; declare the queue in one of the two files. If this one is to replace the "
+    "other: redrive config apply --take-over"
+)
 _log = events.logger("redrive.config")
 
 
@@ -57,6 +72,8 @@ class ApplyResult(msgspec.Struct, frozen=True):
     updated: tuple[str, ...] = ()
     released: tuple[str, ...] = ()
     """Queues that are no longer in the file, and no longer managed."""
+    deferred: Mapping[str, str] = {}
+    """Queues that keep their old dead queue, because the store of the new one is unavailable; each with the error."""
 
     @property
     def is_empty(self) -> bool:
@@ -64,12 +81,14 @@ class ApplyResult(msgspec.Struct, frozen=True):
         return not (self.created or self.updated or self.released)
 
 
-def apply(broker: Broker, config: Config) -> ApplyResult:
+def apply(broker: Broker, config: Config, *, take_over: bool = False, defer: bool = False) -> ApplyResult:
     """Apply the settings of a file, and register that the file manages them.
 
+    take_over: whether it replaces another file that manages some of its queues with other settings.
+    defer: whether a queue keeps its old dead queue while the store of the new one is unavailable.
     Raises `InvalidConfig` if the store refuses a part of it, and any error of the store; then the store is unchanged.
     """
-    applied = broker.run_flow(_apply(broker.core, config))
+    applied = broker.run_flow(_apply(broker.core, config, take_over, defer))
     if not applied.is_empty:
         _log.info(
             "config_applied",
@@ -87,6 +106,7 @@ class _Done(msgspec.Struct):
     created: set[str] = set()
     updated: set[str] = set()
     released: set[str] = set()
+    deferred: dict[str, str] = {}
     rollback: list[Call] = []
     """The calls that undo them, in the order of the changes."""
 
@@ -94,7 +114,8 @@ class _Done(msgspec.Struct):
     def result(self) -> ApplyResult:
         """The result, each queue once."""
         updated = self.updated - self.created - self.released
-        return ApplyResult(*(tuple(sorted(names)) for names in (self.created, updated, self.released)))
+        names = [tuple(sorted(names)) for names in (self.created, updated, self.released)]
+        return ApplyResult(names[0], names[1], names[2], self.deferred)
 
     def add(self, plan: _Plan, call: Call, back: Call | None, result: Any) -> None:
         """Record that the store has executed a call of a plan."""
@@ -122,23 +143,29 @@ class _Plan(msgspec.Struct, frozen=True):
     present: Mapping[str, Queue]
     wanted: Mapping[str, QueueSettings]
     """The wanted settings of every queue of the file, and of every queue that receives its dead letters."""
-    calls: tuple[Call, ...]
-    backs: tuple[Call | None, ...]
-    """The call that undoes each call. None: it is built from the result."""
+    deferred: Collection[str]
+    """Queues whose dead queue stays."""
+    changes: list[tuple[Call, Call | None]]
+    """Each call, and the call that undoes it. None: that is built from the result."""
 
 
-def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
+def _apply(core: Core, config: Config, take_over: bool, defer: bool) -> Flow[ApplyResult]:
     done = _Done()
     managed_before: dict[str, set[str]] = {}
     try:
         for _ in range(MAX_ROUNDS):
             present = {queue.name: queue for queue in (yield from run_query(ListQueues()))}
-            managements = yield from queues.list_managed()
-            captures = yield from _list_captures()
-            for name, each in managements.items():
-                managed_before.setdefault(name, set()).update(each.settings)
-            plan = _plan(core, config, present, managements, managed_before, captures)
-            if (yield from _carry_out(core, config, plan, done)):
+            managers = {each.name: each for each in (yield from list_registrations(queues.MANAGED_KIND))}
+            captures = {each.name: each for each in (yield from list_registrations(CAPTURE_KIND))}
+            for name, registered in managers.items():
+                if (management := queues.read_managed(registered)) is not None:
+                    managed_before.setdefault(name, set()).update(management.settings)
+            wanted = _wanted(core, config, present, managed_before, done.deferred)
+            plan = _plan(config, present, wanted, managers, captures, done.deferred, take_over)
+            away = yield from _tell(core, config, plan, defer)
+            if away:
+                done.deferred |= away
+            elif (yield from _carry_out(core, config, plan, done)):
                 return done.result
         raise StoreFailed(core.store.name, f"queues of {config.file} changed concurrently, {MAX_ROUNDS} times")
     except RedriveError:
@@ -150,62 +177,67 @@ def _apply(core: Core, config: Config) -> Flow[ApplyResult]:
 
 
 def _plan(
-    core: Core,
     config: Config,
     present: Mapping[str, Queue],
-    managements: Mapping[str, ManagedSettings],
-    managed_before: Mapping[str, Collection[str]],
+    wanted: Mapping[str, QueueSettings],
+    managers: Mapping[str, Registration],
     captures: Mapping[str, Registration],
+    deferred: Collection[str],
+    take_over: bool,
 ) -> _Plan:
-    wanted = _wanted(core, config, present, managed_before)
     _check_dead_queues(config, present, wanted)
-    calls: list[Call] = []
-    backs: list[Call | None] = []
+    changes: list[tuple[Call, Call | None]] = []
     for name in _in_order(present, wanted):
         queue = present.get(name)
         if queue is None:
-            calls.append(CreateQueue(name, wanted[name]))
-            backs.append(DeleteQueue(name, None, ACTOR))
+            changes.append((CreateQueue(name, wanted[name]), DeleteQueue(name, None, ACTOR)))
         elif queue.settings != wanted[name]:
-            calls.append(UpdateQueue(name, wanted[name], queue.version, ACTOR))
-            backs.append(None)
+            changes.append((UpdateQueue(name, wanted[name], queue.version, ACTOR), None))
+    file = str(config.file)
+    problems = []
     for name, settings in config.queues.items():
-        before = managements.get(name)
-        after = ManagedSettings(str(config.file), tuple(sorted(settings)), name in config.external)
-        if before != after:
-            calls.append(queues.manage(name, after))
-            backs.append(queues.stop_managing(name) if before is None else queues.manage(name, before))
-    released = tuple(
-        name for name, each in managements.items() if each.file == str(config.file) and name not in config.queues
-    )
-    calls += [queues.stop_managing(name) for name in released]
-    backs += [queues.manage(name, managements[name]) for name in released]
-    for call, back in _capture_calls(config, captures):
-        calls.append(call)
-        backs.append(back)
-    return _Plan(present, wanted, tuple(calls), tuple(backs))
+        registered = managers.get(name)
+        before = None if registered is None else queues.read_managed(registered)
+        after = ManagedSettings(file, tuple(sorted(settings)), name in config.external)
+        if before is not None and before.file != file and not take_over:
+            is_same = before == msgspec.structs.replace(after, file=before.file)
+            if not is_same or name not in present or present[name].settings != wanted[name]:
+                problems.append(config.problem(("queue", name), _CONTRADICTED.format(before.file)))
+        elif before != after:
+            call = queues.manage(name, after, 0 if registered is None else registered.version)
+            changes.append((call, queues.stop_managing(name) if before is None else queues.manage(name, before)))
+    if problems:
+        raise config.invalid(*problems)
+    for name, registered in managers.items():
+        before = queues.read_managed(registered)
+        if before is not None and before.file == file and name not in config.queues:
+            changes.append((queues.stop_managing(name), queues.manage(name, before)))
+    changes += _capture_calls(config, captures, take_over)
+    return _Plan(present, wanted, deferred, changes)
 
 
-def _list_captures() -> Flow[dict[str, Registration]]:
-    """Return the registered settings of capture queues, by queue."""
-    return {each.name: each for each in (yield from registrations.list_registrations(CAPTURE_KIND))}
-
-
-def _capture_calls(config: Config, before: Mapping[str, Registration]) -> Iterator[tuple[Call, Call]]:
+def _capture_calls(config: Config, before: Mapping[str, Registration], take_over: bool) -> Iterator[tuple[Call, Call]]:
     """Yield the calls that register the settings of each capture queue with the file, and that remove what this file
     registered before and no longer has. Each comes with the call that undoes it."""
     file = str(config.file)
-    wanted = {name: msgspec.json.encode({"file": file, **each}) for name, each in config.captures.items()}
+    problems = []
     for name, each in before.items():
-        if name not in wanted and _file_of(each.value) == file:
+        if name not in config.captures and _file_of(each.value) == file:
             yield Unregister(CAPTURE_KIND, name), Register(CAPTURE_KIND, name, each.value)
-    for name, value in wanted.items():
+    for name, settings in config.captures.items():
         known = before.get(name)
+        other = None if known is None else _file_of(known.value)
+        keeps = other is not None and other != file and not take_over
+        value = msgspec.json.encode({"file": other if keeps else file, **settings})
         if known is None:
             yield Register(CAPTURE_KIND, name, value, version=0), Unregister(CAPTURE_KIND, name)
+        elif known.value != value and keeps:
+            problems.append(config.problem(("capture", name), _CONTRADICTED.format(other)))
         elif known.value != value:
             back = Register(CAPTURE_KIND, name, known.value)
             yield Register(CAPTURE_KIND, name, value, version=known.version), back
+    if problems:
+        raise config.invalid(*problems)
 
 
 def _file_of(value: bytes) -> object:
@@ -218,11 +250,16 @@ def _file_of(value: bytes) -> object:
 
 
 def _wanted(
-    core: Core, config: Config, present: Mapping[str, Queue], managed_before: Mapping[str, Collection[str]]
+    core: Core,
+    config: Config,
+    present: Mapping[str, Queue],
+    managed_before: Mapping[str, Collection[str]],
+    deferred: Collection[str],
 ) -> dict[str, QueueSettings]:
     """Return the wanted settings of each queue, including dead queues that do not exist yet.
 
     `managed_before`: the settings of each queue that a file managed before any of this one was applied.
+    `deferred`: the queues whose dead queue stays.
     """
     wanted: dict[str, QueueSettings] = {}
     problems = []
@@ -232,6 +269,8 @@ def _wanted(
         vanished = set(managed_before.get(name, ())) - values.keys()
         try:
             settings = parse_settings(values, base=queues.without_settings(base, vanished, usual))
+            if name in deferred:
+                settings = msgspec.structs.replace(settings, dead_queue=base.dead_queue)
             wanted[name] = queues.normalize_dead_queue(core, settings)
         except InvalidInput as error:
             problems.append(_problem(config, name, error))
@@ -276,14 +315,13 @@ def _in_order(present: Mapping[str, Queue], wanted: Mapping[str, QueueSettings])
 
 def _carry_out(core: Core, config: Config, plan: _Plan, done: _Done) -> Flow[bool]:
     """Execute a plan. Return false if another client changed a queue concurrently: then the rest is planned again."""
-    yield from _tell(core, config, plan)
     try:
-        results: list[Any] = (yield CommitCalls(plan.calls)) if plan.calls else []
+        results: list[Any] = (yield CommitCalls([call for call, _ in plan.changes])) if plan.changes else []
     except RedriveError:
         yield from _forget(core, plan)
         raise
     refused: list[tuple[Call, Any]] = []
-    for call, back, result in zip(plan.calls, plan.backs, results, strict=True):
+    for (call, back), result in zip(plan.changes, results, strict=True):
         if isinstance(result, Queue):
             core.cache_queue(result)
         if isinstance(result, RedriveError | StaleSettings | VersionConflict):
@@ -316,18 +354,29 @@ def _put_back(done: _Done) -> Flow[None]:
         _log.error("config_rollback_failed", errors=left)
 
 
-def _tell(core: Core, config: Config, plan: _Plan) -> Flow[None]:
-    """Notify dead queues in other stores before the queues of this store change."""
+def _tell(core: Core, config: Config, plan: _Plan, defer: bool) -> Flow[dict[str, str]]:
+    """Notify dead queues in other stores before the queues of this store change. With `defer`, return the queues with a
+    dead queue in a store that is unavailable, and the error of each."""
+    away, deferred = dict[str | None, str](), dict[str, str]()
     for name, settings in plan.wanted.items():
-        if name in plan.present and plan.present[name].settings == settings:
+        if name in plan.deferred or (name in plan.present and plan.present[name].settings == settings):
+            continue
+        stores = {split_address(address)[1] for address in remote_dead_queues(settings)}
+        if known := stores & away.keys():
+            deferred[name] = away[known.pop()]
             continue
         try:
             yield from queues.link_dead_queue(core, name, settings)
         except RedriveError as error:
+            if defer and isinstance(error, StoreUnavailable):
+                deferred[name] = str(error)
+                away |= dict.fromkeys(stores, str(error))
+                continue
             yield from _forget(core, plan)
             if isinstance(error, InvalidInput):
                 raise config.invalid(_problem(config, name, error)) from None
             raise
+    return deferred
 
 
 def _forget(core: Core, plan: _Plan) -> Flow[None]:

@@ -155,6 +155,8 @@ class ConfigRuntime:
         self._leaving: list[HostedWorker] = []
         self._pollers: dict[str, tuple[ExternalOptions, Poller]] = {}
         self._watch = ConfigWatcher(config, self._changed) if watch else None
+        self._deferred: Collection[str] = ()
+        """The queues that keep their old dead queue until its store is available."""
         self._changing = threading.Lock()
         self._is_stopping = False
         self.has_failed = threading.Event()
@@ -232,9 +234,16 @@ class ConfigRuntime:
         if problems:
             raise config.invalid(*problems)
         try:
-            apply(self._broker, config)
+            applied = apply(self._broker, config, defer=True)
         except Forbidden as error:
             _log.warning("config_not_applied", file=str(config.file), error=str(error))
+        else:
+            if applied.deferred and applied.deferred.keys() != self._deferred:
+                errors = sorted(set(applied.deferred.values()))
+                _log.warning("config_deferred", file=str(config.file), queues=tuple(applied.deferred), errors=errors)
+            self._deferred = applied.deferred.keys()
+            if applied.deferred and self._watch is not None:
+                self._watch.check_again()
 
     def _changed(self, config: Config) -> None:
         """Apply an edit of the file that is valid, and adapt the workers."""

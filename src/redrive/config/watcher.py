@@ -61,6 +61,10 @@ class ConfigWatcher(BackgroundThread):
                 return False
             return self._apply(text)
 
+    def check_again(self) -> None:
+        """Apply the current text again at the next poll, even if it is unchanged."""
+        self._seen = None
+
     def _text(self) -> str:
         """Read the current text. Raises `UntrustedFile` if another user can change the file only since the start."""
         source = read_source(self._file)
@@ -76,28 +80,27 @@ class ConfigWatcher(BackgroundThread):
         try:
             config = parse(text, self._file, needs_store=self._first.needs_store, variables=self._first.variables)
         except InvalidConfig as error:
-            self._tell_invalid(text, error)
+            self._report(text, error)
             return False
         try:
             self._changed(config)
-        except InvalidConfig as error:
-            self._tell_invalid(text, error)
-            self._seen = None  # apply it again at the next poll
-            return False
         except Closed:
             self._end.set()
             return False
         except RedriveError as error:
-            _log.warning("config_not_applied", file=str(self._file), error=str(error))
-            self._seen = None
+            self._report(text, error)
+            self._seen = None  # apply it again at the next poll
             return False
         self._refused = None
         return True
 
-    def _tell_invalid(self, text: str, error: InvalidConfig) -> None:
-        """Log the problems of an edit, unless the last refused edit was the same with the same problems."""
+    def _report(self, text: str, error: RedriveError) -> None:
+        """Log why an edit is not applied, unless the last one was the same, for the same reason."""
         if self._refused != (text, str(error)):
-            _log.error("config_invalid", file=str(self._file), problems=str(error).splitlines())
+            if isinstance(error, InvalidConfig):
+                _log.error("config_invalid", file=str(self._file), problems=str(error).splitlines())
+            else:
+                _log.warning("config_not_applied", file=str(self._file), error=str(error))
         self._refused = text, str(error)
 
     def _run(self) -> None:

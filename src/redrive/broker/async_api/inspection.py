@@ -123,7 +123,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
         """Export all items that match as lines of JSON (docs/reference/export-format.md), read in small pages.
 
         Lines with a cursor say where to resume after an interruption. An item in which secrets were redacted cannot be
-        imported: export it with `redacted=False`.
+        imported: export it with `redacted=False`, which the audit records.
         """
         return self._lines(export_import.Exporter(self.core, where, conditions, cursor, redacted))
 
@@ -135,6 +135,7 @@ class AsyncInspectionMethods(AsyncBrokerBase):
                 yield entry
 
     async def _lines(self, exporting: export_import.Exporter) -> AsyncIterator[bytes]:
+        await self.run_flow(exporting.begin())
         while not exporting.finished:
             for line in await self.run_flow_in_thread(exporting.next()):
                 yield line

@@ -13,6 +13,7 @@ import msgspec
 from redrive.broker.flow import CommitCalls, Flow, raise_if_refused, run_query
 from redrive.broker.flows.deliveries import check_overrides
 from redrive.broker.flows.inspection import build_filter, check_cursor
+from redrive.broker.flows.registrations import EXPORTED, disclose
 from redrive.broker.redaction import queues_of, redaction_for
 from redrive.broker.validation import check_integer
 from redrive.contract.maintenance_calls import Import
@@ -185,6 +186,11 @@ class Exporter:
         self._cursor = cursor
         self._redacted = flag("redacted", redacted)
         self.finished = False
+
+    def begin(self) -> Flow[None]:
+        """Write who exports secrets to the audit. To be run before the first page is read."""
+        if not self._redacted:
+            yield from disclose(self._core, EXPORTED, self._where.queue, "items")
 
     def next(self) -> Flow[list[bytes]]:
         """Return the lines of the next page: its items, and the cursor to resume at."""

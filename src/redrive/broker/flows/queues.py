@@ -66,18 +66,18 @@ class ManagedSettings(msgspec.Struct, frozen=True):
 def managed_settings_of(queue: str) -> Flow[ManagedSettings | None]:
     """Read the management of a queue; None if no file manages it."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(MANAGED_KIND, queue))
-    return _read_managed(found[0]) if found else None
+    return read_managed(found[0]) if found else None
 
 
 def list_managed() -> Flow[dict[str, ManagedSettings]]:
     """Return all queues that a file manages, by name."""
     found: tuple[Registration, ...] = yield from run_query(ListRegistrations(MANAGED_KIND))
-    return {each.name: read for each in found if (read := _read_managed(each)) is not None}
+    return {each.name: read for each in found if (read := read_managed(each)) is not None}
 
 
-def manage(queue: str, management: ManagedSettings) -> Register:
-    """Return the call by which a file takes over a queue."""
-    return Register(MANAGED_KIND, queue, msgspec.json.encode(management))
+def manage(queue: str, management: ManagedSettings, version: int | None = None) -> Register:
+    """Return the call by which a file takes over a queue, if its management has this version."""
+    return Register(MANAGED_KIND, queue, msgspec.json.encode(management), version=version)
 
 
 def stop_managing(queue: str) -> Unregister:
@@ -127,7 +127,7 @@ def _refusal(queue: str, management: ManagedSettings, what: str) -> str:
     )
 
 
-def _read_managed(registration: Registration) -> ManagedSettings | None:
+def read_managed(registration: Registration) -> ManagedSettings | None:
     """Decode a registration; None if this release cannot read it."""
     try:
         return msgspec.json.decode(registration.value, type=ManagedSettings)

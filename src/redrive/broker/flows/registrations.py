@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.validation import check_integer, check_positive
-from redrive.contract.admin_calls import Register, Registration, Unregister, VersionConflict
+from redrive.contract.admin_calls import AuditNote, Register, Registration, Unregister, VersionConflict
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import ListRegistrations
 from redrive.errors import InvalidInput
@@ -14,6 +16,9 @@ from redrive.model.duration import SECOND, DurationInput
 from redrive.model.ids import MAX_NUMBER
 from redrive.model.limits import MAX_REGISTRATION_BYTES, check_label, check_name
 from redrive.model.worker_info import WorkerInfo
+
+if TYPE_CHECKING:
+    from redrive.broker.core import Core
 
 WORKER_KIND = "worker"
 """The kind of registrations of workers."""
@@ -23,6 +28,12 @@ MANUAL_RETRIES = "manual_retries"
 """The kind of registrations that count the manual retries of captured tasks, by queue."""
 CAPTURE_KIND = "capture"
 """The kind of registrations of settings that a config file has for capture queues, by queue."""
+DISCLOSURE_KIND = "disclosure"
+"""The kind of registrations whose audit rows name who saw values that redaction hides, by queue."""
+ALL_QUEUES = "*"
+"""The name of a disclosure that is not of one queue."""
+SHOWN, EXPORTED = "reveal", "export"
+"""The verbs of disclosures in the audit."""
 TIMEOUT = 30 * SECOND
 """A worker without a heartbeat for this long counts as gone."""
 _decode = msgspec.json.Decoder(WorkerInfo).decode
@@ -48,6 +59,13 @@ def register(
     call = Register(check_name("kind", kind), check_label("name", name), value, limit, version, puts)
     written: Registration | VersionConflict = yield from commit_call(call)
     return written
+
+
+def disclose(core: Core, verb: str, queue: str | None, what: str) -> Flow[None]:
+    """Write an audit row before an actor gets values that redaction hides."""
+    where = "all queues" if queue is None else f"queue '{queue}'"
+    note = AuditNote(core.actor(None), verb, f"{what} of {where}")
+    yield from commit_call(Register(DISCLOSURE_KIND, queue or ALL_QUEUES, b"", audit=note))
 
 
 def unregister(kind: str, name: str) -> Flow[bool]:

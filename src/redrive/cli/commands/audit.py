@@ -22,6 +22,7 @@ _LARGEST_PAGE = 1000
 _EVER = Instant(2**62)
 WORDS = {
     "archive": "archived", "bury": "buried", "done": "marked as done", "drop": "dropped", "fail": "failed manually",
+    "reveal": "secrets shown", "export": "secrets exported",
     "import": "imported", "move": "moved", "purge": "purged", "redrive": "redriven",
     "reschedule": "rescheduled", "restore": "restored", "retry": "retried", "undo": "undone",
     "update_queue": "settings changed", "pause_queue": "queue paused", "resume_queue": "queue resumed",

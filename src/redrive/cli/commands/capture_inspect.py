@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from redrive.broker.flows.registrations import SHOWN, disclose
 from redrive.capture import administration
 from redrive.capture.capture_settings import DEFAULT_QUEUE
 from redrive.capture.captured_task import DeadLetterStatus, ErrorCategory, next_retry_at
@@ -269,9 +270,12 @@ def show(task: str, queue: str, secrets: bool) -> None:
     """Show one task: its error, the end of the traceback, its retries, and the commands to type next.
 
     TASK is its task id, or the first digits of the id of its item. Passwords, keys and tokens are shown as [redacted].
+    The audit records who uses --secrets.
     """
     with open_queue(queue) as broker:
         item = find_task(broker, queue, task, redacted=not secrets)
+        if secrets:
+            broker.run_flow(disclose(broker.core, SHOWN, queue, f"item {item.id}"))
     view = task_view(item)
     if as_json():
         print_json(msgspec.to_builtins(view))

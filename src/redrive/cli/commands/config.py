@@ -157,10 +157,12 @@ def show(file: Path | None) -> None:
 
 @config.command(cls=StoreCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-def apply(file: Path | None) -> None:
+@click.option("--take-over", is_flag=True, help="Replace another file that manages some of its queues.")
+def apply(file: Path | None, take_over: bool) -> None:
     """Apply the file to the store, once. `redrive work` and `redrive serve` do so automatically.
 
-    Missing queues are created. Either the whole file is applied, or nothing of it.
+    Missing queues are created. Either the whole file is applied, or nothing of it. It is refused if another file
+    manages one of its queues with other settings, unless it is to take over.
     """
     from redrive.config.apply import apply as apply_file
 
@@ -168,7 +170,7 @@ def apply(file: Path | None) -> None:
         set_option("config", str(file))  # it names the store too
     found = _load(file, needs_store=find_target().source == str(project_file()))
     with open_target(create=True) as broker:
-        applied = apply_file(broker, found)
+        applied = apply_file(broker, found, take_over=take_over)
     if as_json():
         print_json(applied)
         return

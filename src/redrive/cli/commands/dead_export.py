@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from typing import IO, Any, cast
 
@@ -17,6 +19,7 @@ from redrive.cli.selection import condition_options, conditions
 from redrive.cli.store_target import open_target
 from redrive.errors import InvalidInput
 from redrive.model.item import Status
+from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.model.text import pluralize, visible_json
 
 
@@ -34,6 +37,8 @@ from redrive.model.text import pluralize, visible_json
 @click.option("--cursor", help="Continue after the cursor of an interrupted export.")
 def export(status: str, target: str, secrets: bool, cursor: str | None) -> None:
     """Write items as lines of JSON, with payload, history and deaths (docs/reference/export-format.md).
+
+    Only the owner of the file may read it (0600). The audit records who uses --secrets.
 
     \b
     redrive dead export -q orders-dead --secrets --to dead.jsonl
@@ -77,9 +82,19 @@ def import_(source: IO[bytes], queue: str | None, dry_run: bool) -> None:
 
 
 def _written(target: str) -> IO[bytes]:
-    """Open the file to write."""
-    try:
+    """Open the file to write, which only its owner may read."""
+    if target == "-":
         return cast("IO[bytes]", click.open_file(target, "wb"))
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), OWNER_ONLY)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.chmod(target if sys.platform == "win32" else descriptor, OWNER_ONLY)
+                os.truncate(descriptor, 0)
+            return open(descriptor, "wb")
+        except BaseException:
+            os.close(descriptor)
+            raise
     except OSError as error:
         raise click.BadParameter(f"{target!r} cannot be written: {error.strerror}", param_hint="--to") from None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.broker.flows.breaker_control import list_group_breakers
+from redrive.broker.flows.registrations import SHOWN, disclose
 from redrive.cli import item_output
 from redrive.cli.commands.shell_completion import complete_queue
 from redrive.cli.common_options import as_json, command, command_line
@@ -139,10 +140,12 @@ def show(id: str, secrets: bool) -> None:
     """Show one item: why it died, the end of the traceback, its payload and history, and the commands to type next.
 
     Any item can be shown, dead or not. The first digits of the ID are enough. Values that look like secrets are shown
-    as [redacted].
+    as [redacted]. The audit records who uses --secrets.
     """
     with open_target() as broker:
         item = broker.get(item_id(broker, id), redacted=not secrets)
+        if secrets:
+            broker.run_flow(disclose(broker.core, SHOWN, item.queue, f"item {item.id}"))
         letter = item.status is Status.DEAD or bool(broker.count(ids=[item.id]))
     item_output.print_item(item)
     for line in _next_steps(item, letter):

@@ -80,6 +80,15 @@ class TransferConformance(Suite):
         assert (again.imported, again.ignored) == (0, 2)
         assert broker.count(status="any") == 2
 
+    def test_export_of_secrets_is_in_the_audit(self, broker: Broker) -> None:
+        broker.create_queue("jobs")
+        broker.put("jobs", {"password": "hunter2hunter2"})
+        list(broker.export(status="any"))
+        assert broker.audit() == ()
+        assert b"hunter2" in next(iter(broker.export(status="any", queue="jobs", redacted=False)))
+        (row,) = broker.audit()
+        assert (row.verb, row.note) == ("export", "items of queue 'jobs'")
+
     def test_import_twice_ignores_and_counts(self, broker: Broker, elsewhere: Broker) -> None:
         broker.create_queue("jobs")
         elsewhere.create_queue("jobs")

@@ -36,7 +36,9 @@ def refused(broker: Broker, use: Use, lease: Lease, status: str | None) -> None:
     before = broker.get(lease.id) if status else None
     stats = broker.stats("jobs")
     for proof in (lease, lease.token):
-        with pytest.raises(LeaseLost, match=f"it is {status} now" if status else "completed or removed") as refusal:
+        with pytest.raises(
+            LeaseLost, match=f"it is {status} now" if status else "completed, dropped or removed"
+        ) as refusal:
             use(broker, proof)  # type: ignore[arg-type]  # a token is accepted instead of a lease
         assert (refusal.value.status, refusal.value.id) == (status, lease.id)
     assert broker.stats("jobs") == stats
@@ -44,8 +46,35 @@ def refused(broker: Broker, use: Use, lease: Lease, status: str | None) -> None:
         assert broker.get(lease.id) == before
 
 
+WITHOUT_LEASE: dict[str, tuple[str, Callable[[Broker, Lease], object]]] = {
+    "pending": ("pending now, and the work may be done again", lambda b, lease: b.release(lease)),
+    "failed": ("failed now, and the work may be done again", lambda b, lease: b.fail(lease, "boom")),
+    "active": ("active now, and the work may be done again", lambda b, lease: (b.release(lease), take(b))),
+    "dead": ("dead now, and is done again only if it is redriven", lambda b, lease: b.bury(lease)),
+    "dropped": (
+        "archived now, and is done again only if it is restored",
+        lambda b, lease: b.drop(lease.id, force=True),
+    ),
+    "completed": ("it is completed now;", lambda b, lease: b.complete(lease)),
+    "removed": ("completed, dropped or removed", lambda b, lease: b.purge(b.drop(lease.id, force=True).id)),
+}
+"""The ends of a lease, and what a late worker reads after each."""
+
+
 class FencingConformance(Suite):
     """Late settles are accepted until the item is leased or settled again, and refused after that."""
+
+    @pytest.mark.parametrize(("said", "end"), WITHOUT_LEASE.values(), ids=WITHOUT_LEASE.keys())
+    def test_refusal_is_true_of_the_item(
+        self, broker: Broker, said: str, end: Callable[[Broker, Lease], object]
+    ) -> None:
+        broker.create_queue("jobs", retry={"attempts": 5, "cooldown": "1h"}, keep_completed="1h")
+        broker.put("jobs", 1)
+        lease = take(broker)
+        end(broker, lease)
+        for use in USES.values():
+            with pytest.raises(LeaseLost, match=said):
+                use(broker, lease)
 
     @every_use
     def test_late_use_is_accepted_while_no_sweep_took_the_item(
