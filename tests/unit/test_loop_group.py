@@ -163,7 +163,7 @@ def test_handler_that_exits_has_failed_and_its_loop_continues(broker: Broker) ->
     item = broker.get(id)
     assert (item.status, item.counters.failures) == (Status.FAILED, 1)
     assert item.last_failure is not None
-    assert item.last_failure.text == "the handler raised SystemExit('enough')"
+    assert (item.last_failure.type, item.last_failure.text) == ("SystemExit", "enough")
 
 
 class Faulty(MessageLoop[int, None]):
@@ -173,13 +173,45 @@ class Faulty(MessageLoop[int, None]):
         raise LookupError("a mistake")
 
 
-def test_error_that_a_loop_does_not_expect_ends_it_and_is_a_failure_of_the_message(broker: Broker) -> None:
+def test_error_that_a_loop_does_not_expect_is_a_failure_of_the_message_and_the_loop_goes_on(broker: Broker) -> None:
     loop = Faulty(Mailbox(broker, "first", body=int), visibility_timeout=30)
-    id = loop.mailbox.send(1)
-    with pytest.raises(LookupError):
-        LoopGroup([loop]).run()
-    item = broker.get(id)
-    assert (item.status, item.counters.failures) == (Status.DEAD, 1)  # by the settings of its queue, which has no retry
+    ids = [loop.mailbox.send(number) for number in range(2)]
+    with Running(LoopGroup([loop])):
+        for id in ids:  # dead by the settings of their queue, which has no retry
+            until(lambda id=id: broker.get(id).status is Status.DEAD)  # type: ignore[misc]
+
+
+def test_suspect_is_handled_alone(broker: Broker) -> None:
+    go, calls = threading.Event(), list[str]()
+
+    def handler(text: str) -> int:
+        calls.append(text)
+        return int(go.wait(30))
+
+    loops = [loop_on(broker, name, handler) for name in ("first", "second", "third")]
+    suspect = loops[0].mailbox.send(MainLoopRequest("suspect"))
+    broker.report_lost(broker.lease("first")[0], "its worker was killed")
+    with Running(LoopGroup(loops)):
+        until(lambda: calls)
+        ordinary = [loop.mailbox.send(MainLoopRequest("ordinary")) for loop in loops[1:]]
+        until(lambda: all(broker.get(id).status is Status.ACTIVE for id in ordinary))
+        assert calls == ["suspect"]
+        go.set()
+        until(lambda: len(calls) == 3)
+        until(lambda: broker.count(ids=[suspect, *ordinary], status=None) == 0)
+
+
+def test_group_is_a_context_manager_that_shuts_it_down(broker: Broker) -> None:
+    with LoopGroup([loop_on(broker, "first")]) as group:
+        thread = threading.Thread(target=group.run)
+        thread.start()
+        until(lambda: group.is_ready)
+    thread.join(30)
+    assert not group.is_ready
+    with pytest.raises(InvalidInput, match="the group of loops was shut down; make another one"):
+        group.run()
+    with pytest.raises(InvalidInput, match="the loop on mailbox 'first' was shut down; make another one"):
+        group.loops[0].run()
 
 
 def test_message_that_comes_after_the_shutdown_is_returned_uncounted(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from redrive.clock import to_datetime
 from redrive.contract.replies import REPLY_FOR, REPLY_TO, REQUEST_ID
 from redrive.mailbox import flows
+from redrive.mailbox.dead_letter import DeadLetter
 from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, Delivered, seconds
 from redrive.mailbox.mailbox_errors import (
     MessageFinalizedError,
@@ -134,8 +135,9 @@ class AsyncMessage(Generic[T, R]):
         """Release the message: it is delivered again after `visibility_timeout` seconds, and this delivery counts."""
         delay = seconds("visibility_timeout", visibility_timeout, MAX_VISIBILITY_SECONDS)
         self._check_handle()
+        is_letter = self._mailbox._body_type.is_a(DeadLetter)
         with named_errors:
-            await self._mailbox._run(flows.nack(self._mailbox._core, self._lease, delay))
+            await self._mailbox._run(flows.nack(self._mailbox._core, self._lease, delay, is_letter))
         self._is_finalized = True
 
     async def extend_visibility(self, timeout: float) -> None:
@@ -160,7 +162,7 @@ class AsyncMessage(Generic[T, R]):
             self._result = encoded
         return id
 
-    async def _fail(self, error: Exception, verdict: Verdict | None) -> None:
+    async def _fail(self, error: BaseException, verdict: Verdict | None) -> None:
         """Record a failure of its handler. Without a verdict, the settings of the queue apply."""
         self._check_handle()
         with named_errors:

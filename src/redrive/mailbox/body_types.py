@@ -9,6 +9,7 @@ import msgspec
 
 from redrive.errors import InvalidInput, InvalidPayload, short_repr
 from redrive.mailbox.mailbox_errors import SerializationError
+from redrive.model.caller_input import is_of_a_signal
 from redrive.model.exception import plain_name, safe_str
 from redrive.model.item import Result
 from redrive.model.limits import MAX_STORABLE_BYTES
@@ -53,7 +54,9 @@ class BodyType(Generic[T]):
             return self._decoder.decode(payload)
         except InvalidPayload:
             raise
-        except Exception as error:  # a type of the program may raise anything in __post_init__
+        except BaseException as error:  # a type of the program may raise anything in __post_init__, also an exit
+            if isinstance(error, KeyboardInterrupt) or is_of_a_signal(error):
+                raise
             raise _refusal(error) from error
 
     @property
@@ -66,7 +69,7 @@ class BodyType(Generic[T]):
         return self.type is kind or get_origin(self.type) is kind
 
 
-def _refusal(error: Exception) -> SerializationError:
+def _refusal(error: BaseException) -> SerializationError:
     """Return the error of msgspec as SerializationError, with its path and message."""
     text = safe_str(error)
     if not isinstance(error, _UNFIT):

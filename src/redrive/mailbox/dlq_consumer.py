@@ -5,16 +5,18 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from redrive.clock import to_datetime
 from redrive.errors import InvalidInput, short_repr
 from redrive.mailbox.dead_letter import DeadLetter
 from redrive.mailbox.mailbox import Mailbox
-from redrive.mailbox.mailbox_errors import ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
-from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper, exits_as_failures
+from redrive.mailbox.message_loop import MessageLoop, handler_errors
+from redrive.mailbox.request_loop import result_of
+from redrive.model.caller_input import exact_str
+from redrive.model.exception import safe_str
 from redrive.telemetry import events
 from redrive.telemetry.metrics import LETTER_AGE_SECONDS, LETTER_HANDLER_SECONDS, LETTERS_HANDLED
 
@@ -40,17 +42,19 @@ _PROCESSED = "processed"
 
 
 class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
-    """A loop that calls a handler for each dead letter. After an error, it handles the letter again in one hour."""
+    """A loop that calls a handler, a function or a coroutine function, for each dead letter. After an error, it handles
+    the letter again in one hour."""
 
     def __init__(
         self,
         *,
         mailbox: Mailbox[DeadLetter[T], None],
-        handler: Callable[[DeadLetter[T]], DLQAction | None],
+        handler: Callable[[DeadLetter[T]], DLQAction | Awaitable[DLQAction | None] | None],
         visibility_timeout: float = 300,
     ) -> None:
         super().__init__(mailbox, visibility_timeout)
         self._handler = handler
+        self._began = 0.0
         self.counts: Counter[str] = Counter()
         """The numbers of dead letters by outcome: processed, replay, discard, keep, and failed."""
 
@@ -60,30 +64,36 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
 
     def handle(self, message: Message[DeadLetter[T], None], visibility_timeout: float) -> None:
         """Call the handler with one dead letter, and apply the action that it returns."""
-        letter = message.body
-        began = time.perf_counter()
-        try:
-            with VisibilityKeeper(message, visibility_timeout), exits_as_failures():
-                action = self._handler(letter)
-            if action is not None and action not in tuple(DLQAction):
-                raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(action, 60)}")
-            took = time.perf_counter() - began
-            self._do(message, action)
-        except ReceiptHandleExpiredError:
-            raise
-        except Exception as error:
-            self._count(letter, "failed", time.perf_counter() - began)
-            _log.error("dlq_handler_failed", message_id=letter.message_id, error=str(error))
+        self._began = time.perf_counter()
+        with handler_errors():
+            letter = message.body
+            action = _action_of(result_of(self._handler(letter)))
+        took = time.perf_counter() - self._began
+        if action is None:
+            message.acknowledge()
+        elif action is DLQAction.KEEP:
             message.nack(visibility_timeout=RETRY_SECONDS)
-            return
-        self._count(letter, _PROCESSED if action is None else str(action), took)
+        else:
+            message._replay_or_discard(action is DLQAction.REPLAY)
+        said = _PROCESSED if action is None else action.value
+        self._count(letter, said, took)
         _log.info(
             "dead_letter_processed",
             message_id=letter.message_id,
             request_id=None if letter.request_id is None else str(letter.request_id),
             age_seconds=self._age(letter),
-            action=_PROCESSED if action is None else str(action),
+            action=said,
         )
+
+    def record_failure(self, message: Message[DeadLetter[T], None], error: BaseException) -> None:
+        """Keep the letter for an hour: it does not die of its handler."""
+        message.nack(visibility_timeout=RETRY_SECONDS)
+        self._count(message.body, "failed", time.perf_counter() - self._began)
+        _log.error("dlq_handler_failed", message_id=message.body.message_id, error=safe_str(error))
+
+    def record_plainly(self, message: Message[DeadLetter[T], None], error: BaseException) -> None:
+        """Keep the letter for an hour."""
+        message.nack(visibility_timeout=RETRY_SECONDS)
 
     def _age(self, letter: DeadLetter[T]) -> float:
         return (to_datetime(self.mailbox._core.clock.now()) - letter.dead_lettered_at).total_seconds()
@@ -97,10 +107,12 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
             meter.metrics.observe(LETTER_AGE_SECONDS, (name,), self._age(letter))
             meter.metrics.observe(LETTER_HANDLER_SECONDS, (name,), took)
 
-    def _do(self, message: Message[DeadLetter[T], None], action: DLQAction | None) -> None:
-        if action is DLQAction.KEEP:
-            message.nack(visibility_timeout=RETRY_SECONDS)
-        elif action is None:
-            message.acknowledge()
-        else:
-            message._replay_or_discard(action is DLQAction.REPLAY)
+
+def _action_of(returned: object) -> DLQAction | None:
+    """Return what a handler returned as an action, by its value. Raises InvalidInput if it is none."""
+    if returned is None:
+        return None
+    action = next((each for each in DLQAction if isinstance(returned, str) and exact_str(returned) == each.value), None)
+    if action is None:
+        raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(returned, 60)}")
+    return action

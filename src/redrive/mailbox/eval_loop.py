@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from uuid import UUID, uuid4
 
 from redrive.mailbox.dlq_policy import DLQPolicy
@@ -19,7 +19,7 @@ from redrive.mailbox.request_loop import RequestLoop, result_of
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
 ExpectedT = TypeVar("ExpectedT")
-_PLAIN_ARGUMENTS = 2
+_FEWEST_ARGUMENTS, _MOST_ARGUMENTS = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ class EvalResult:
     error: str | None = None
 
 
-Evaluator = Callable[..., Score]
-"""A function (output, expected) → Score, or (output, expected, session, input) → Score with the session of the loop."""
+Evaluator = Callable[..., Score | Awaitable[Score]]
+"""A function or coroutine function (output, expected) → Score. With a third parameter it gets the session of the loop,
+with a fourth the input too."""
 
 
 class EvalLoop(RequestLoop[EvalRequest[InputT, ExpectedT], EvalResult], Generic[InputT, OutputT, ExpectedT]):
@@ -71,12 +72,24 @@ class EvalLoop(RequestLoop[EvalRequest[InputT, ExpectedT], EvalResult], Generic[
         super().__init__(requests, config, dlq)
         self._loop = loop
         self._evaluator = evaluator
-        self._sees_session = len(inspect.signature(evaluator).parameters) > _PLAIN_ARGUMENTS
+        self._arguments = _count_arguments(evaluator)
 
     def respond(self, request: EvalRequest[InputT, ExpectedT]) -> EvalResult:
         """Process the input, and score the output."""
         began = time.perf_counter()
         output = result_of(self._loop.process(request.input))
         latency = (time.perf_counter() - began) * 1000
-        more: tuple[Any, ...] = (self._loop.session, request.input) if self._sees_session else ()
-        return EvalResult(request.request_id, self._evaluator(output, request.expected, *more), latency)
+        arguments = (output, request.expected, self._loop.session, request.input)[: self._arguments]
+        return EvalResult(request.request_id, result_of(self._evaluator(*arguments)), latency)
+
+
+def _count_arguments(evaluator: Evaluator) -> int:
+    """Return the number of arguments that an evaluator takes, 2 to 4. A third one with a default is its own option."""
+    try:
+        parameters = inspect.signature(evaluator).parameters.values()
+    except ValueError:  # of a function in C
+        return _FEWEST_ARGUMENTS
+    plain = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(plain) < _MOST_ARGUMENTS:
+        plain = [each for each in plain if each.default is each.empty]
+    return min(max(len(plain), _FEWEST_ARGUMENTS), _MOST_ARGUMENTS)

@@ -206,12 +206,12 @@ def extend(lease: Lease, visibility: int) -> Flow[Instant]:
     return deadline
 
 
-def nack(core: Core, lease: Lease, delay: int) -> Flow[None]:
-    """Release a message as a counted delivery; it is visible again after the delay."""
-    yield from settle.release(core, lease, timedelta(microseconds=delay), True, None)
+def nack(core: Core, lease: Lease, delay: int, is_letter: bool) -> Flow[None]:
+    """Release a message as a counted delivery; it is visible again after the delay. A dead letter never dies of it."""
+    yield from settle.release(core, lease, timedelta(microseconds=delay), True, None, never_dies=is_letter)
 
 
-def fail(core: Core, lease: Lease, error: Exception, verdict: Verdict | None) -> Flow[None]:
+def fail(core: Core, lease: Lease, error: BaseException, verdict: Verdict | None) -> Flow[None]:
     """Record a failure with this verdict, or with the one by the settings of the queue."""
     yield from settle.fail(core, lease, error, False, verdict)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import SystemClock
+from redrive.errors import RedriveError
 from redrive.mailbox.message_loop import WAIT_SLICE_SECONDS, MessageLoop
 from redrive.telemetry import events
 from redrive.telemetry.metrics import RUNNING, SLOTS, Sample
@@ -46,7 +47,8 @@ class GroupWorker:
         group._before_terminate = self._record_hung
 
     def run(self, *, until_idle: bool = False) -> None:
-        """Run the loops until `stop`. Raises the first error of a loop, after all loops have stopped."""
+        """Run the loops until `stop`. Raises RuntimeError after the first error of a loop, once all have stopped: it is
+        no mistake of the program, as errors of `prepare` are, and the supervisor starts another worker."""
         group, loops = self._group, self._group.loops
         group.prepare()
         _log.info(
@@ -60,6 +62,10 @@ class GroupWorker:
             with self._reported():
                 try:
                     group._run(self._finish)
+                except RedriveError as error:
+                    if error in group._errors:  # of a loop that has worked: the next process may work too
+                        raise RuntimeError(f"a loop of the group failed: {error}") from error
+                    raise
                 finally:
                     self.has_settled_all = self._return_held()
         finally:

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from redrive.broker.broker import Broker
 from redrive.errors import Closed, InvalidInput, RedriveError
 from redrive.mailbox.group_worker import GroupWorker
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError
-from redrive.mailbox.message_loop import MessageLoop
+from redrive.mailbox.message_loop import MessageLoop, Turns
+from redrive.model.exception import plain_name, safe_str
 from redrive.telemetry import events
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import WorkerLaunch
@@ -74,6 +75,9 @@ class LoopGroup(WorkerProgram):
         if not loops:
             raise InvalidParameterError("loops", loops, "a list of one loop or more")
         self.loops = tuple(loops)
+        turns = Turns()
+        for loop in self.loops:
+            loop._turns = turns
         self._shutdown_timeout = shutdown_timeout
         self._health_address = None if health_port is None else (health_host, health_port)
         self._threshold = watchdog_threshold
@@ -108,7 +112,9 @@ class LoopGroup(WorkerProgram):
 
     def run(self) -> None:
         """Run all loops until `shutdown`, SIGTERM or SIGINT. Raises the first error of a loop, after all loops have
-        stopped. Signals are handled in the main thread only."""
+        stopped, and InvalidInput after `shutdown`. Signals are handled in the main thread only."""
+        if self._end.is_set():
+            raise InvalidInput("the group of loops was shut down; make another one")
         before = self._handle_signals()
         try:
             self.prepare()
@@ -129,6 +135,12 @@ class LoopGroup(WorkerProgram):
             loop.shutdown(timeout=0)
         until = time.monotonic() + (self._shutdown_timeout if timeout is None else timeout)
         return all([loop.shutdown(timeout=max(0.0, until - time.monotonic())) for loop in self.loops])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
 
     def health(self) -> dict[str, Any]:
         """Return the report of a health check."""
@@ -192,11 +204,11 @@ class LoopGroup(WorkerProgram):
 
     def _run_loop(self, loop: MessageLoop[Any, Any]) -> None:
         try:
-            loop.run()
+            loop._run()
         except BaseException as error:
             if isinstance(error, Closed) and self._end.is_set():
                 return  # the shutdown timed out, and the broker of the loop was closed
-            _log.error("loop_failed", mailbox=loop.mailbox.name, error_type=type(error).__name__, error=str(error))
+            _log.error("loop_failed", mailbox=loop.mailbox.name, error_type=plain_name(error), error=safe_str(error))
             self._errors.append(error)
             self._end.set()
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS
 from redrive.errors import InvalidInput, RedriveError
+from redrive.mailbox.loop_types import default_backoff
 from redrive.mailbox.mailbox import Mailbox
-from redrive.mailbox.mailbox_errors import ReceiptHandleExpiredError
+from redrive.mailbox.mailbox_errors import MailboxClosedError, ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
+from redrive.model.caller_input import is_of_a_signal
+from redrive.model.exception import safe_str
+from redrive.model.failure import failure_from_exception
+from redrive.model.judge import RetryVerdict
 from redrive.telemetry import events
 from redrive.worker.in_flight import InFlightLog
 
@@ -61,19 +66,67 @@ class VisibilityKeeper(BackgroundThread):
                 self._message.extend_visibility(self._timeout)
             except ReceiptHandleExpiredError:
                 return  # another consumer may hold it, and the outcome of this one is refused
-            except RedriveError as error:
-                _log.warning("visibility_not_extended", message_id=self._message.id, error=str(error))
+            except Exception as error:
+                _log.warning("visibility_not_extended", message_id=self._message.id, error=safe_str(error))
 
 
-@contextmanager
-def exits_as_failures() -> Iterator[None]:
-    """Raise an exit of a handler, such as `sys.exit()`, as RuntimeError; in the main thread it interrupts the loop."""
+def is_interruption(error: BaseException) -> bool:
+    """Return whether the main thread was interrupted, by Ctrl-C or a signal handler: no message is the cause."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and (isinstance(error, KeyboardInterrupt) or is_of_a_signal(error))
+
+
+class HandlerFailed(Exception):
+    """An error that code of the program raised, so that it is not taken for an error of the mailbox."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+@contextlib.contextmanager
+def handler_errors() -> Iterator[None]:
+    """Raise what code of the program raises as HandlerFailed, also an exit; an interruption stays what it is."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, Exception) or threading.current_thread() is threading.main_thread():
-            raise
-        raise RuntimeError(f"the handler raised {error!r}") from error
+        reraise_interruption(error)
+        raise HandlerFailed(error) from error
+
+
+def reraise_interruption(error: BaseException) -> None:
+    """Raise an interruption of code of the program. An Exception may be the time limit of that code itself."""
+    if not isinstance(error, Exception) and is_interruption(error):
+        raise error
+
+
+class Turns:
+    """The turns of the loops of a process: several handle messages side by side, but a suspect is handled alone. A
+    message is a suspect after a loss: it may have ended the process, and would end it for other messages too."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._handling: set[object] = set()
+        self._with_suspects: set[object] = set()
+        """Loops with a suspect, which waits or is handled. Until it has ended, no other message is handled."""
+
+    def begin(self, loop: object, is_suspect: bool, is_stopped: Callable[[], bool]) -> bool:
+        """Wait for the turn of a loop. Returns False if the loop was stopped before."""
+        with self._changed:
+            if is_suspect:
+                self._with_suspects.add(loop)
+            while not is_stopped():
+                if not (self._handling if is_suspect else self._with_suspects):
+                    self._handling.add(loop)
+                    return True
+                self._changed.wait(WAIT_SLICE_SECONDS)
+            return False
+
+    def end(self, loop: object) -> None:
+        """End the turn of a loop, or its wait."""
+        with self._changed:
+            self._handling.discard(loop)
+            self._with_suspects.discard(loop)
+            self._changed.notify_all()
 
 
 class MessageLoop(ABC, Generic[T, R]):
@@ -89,6 +142,8 @@ class MessageLoop(ABC, Generic[T, R]):
         self._starting = threading.Lock()
         self._in_flight_log: InFlightLog | None = None
         self._slot = 0
+        self._turns = Turns()
+        """Its group sets one for all of its loops."""
         self._is_handling = False
         self._may_hold_more = False
         """True if the outcome of a receive or message is unknown: the loop may hold a message until it times out."""
@@ -111,20 +166,39 @@ class MessageLoop(ABC, Generic[T, R]):
         visibility_timeout: float | None = None,
         wait_time_seconds: float = DEFAULT_WAIT_SECONDS,
     ) -> None:
-        """Handle messages until `shutdown`, until the mailbox is closed, or for `max_iterations` receives."""
+        """Handle messages until `shutdown`, until the mailbox is closed, or for `max_iterations` receives.
+
+        Raises MailboxClosedError if the mailbox is closed already, and InvalidInput after `shutdown`. No message ends
+        the loop: what it causes is its failure.
+        """
+        if self._stop.is_set():
+            raise InvalidInput(f"the loop on mailbox '{self.mailbox.name}' was shut down; make another one")
+        self._run(max_iterations, visibility_timeout, wait_time_seconds)
+
+    def _run(
+        self,
+        max_iterations: int | None = None,
+        visibility_timeout: float | None = None,
+        wait_seconds: float = DEFAULT_WAIT_SECONDS,
+    ) -> None:
+        """Run the loop. After a shutdown it does nothing."""
         timeout = self._visibility_timeout if visibility_timeout is None else visibility_timeout
         with self._starting:
             if self.running:
                 raise InvalidInput(f"the loop on mailbox '{self.mailbox.name}' runs already; make another one")
             self._is_idle.clear()
         try:
+            if self.mailbox.closed:
+                raise MailboxClosedError(self.mailbox.name)
             self.prepare()
             iterations = 0
             while not self._stop.is_set() and not self.mailbox.closed and iterations != max_iterations:
-                self._heartbeat.beat()
-                for message in self._receive(timeout, wait_time_seconds):
-                    self._handle_on_record(message, timeout)
                 iterations += 1
+                for message in self._receive(timeout, wait_seconds):
+                    try:
+                        self._deliver(message, timeout)
+                    except BaseException as error:  # the message is delivered again when it times out
+                        self._go_on(error, message)
         finally:
             self._is_idle.set()
 
@@ -138,7 +212,17 @@ class MessageLoop(ABC, Generic[T, R]):
 
     @abstractmethod
     def handle(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message, and settle its delivery."""
+        """Handle a message, and settle its delivery. What it raises is a failure of the message; after an error of the
+        store, and after ReceiptHandleExpiredError, the message is delivered again when its visibility timeout has
+        passed, unless it is settled."""
+
+    def record_failure(self, message: Message[T, R], error: BaseException) -> None:
+        """Record a failure of a message. Here the settings of its queue apply."""
+        message._fail(error, None)
+
+    def record_plainly(self, message: Message[T, R], error: BaseException) -> None:
+        """Record a failure where `record_failure` has raised: the message is delivered again after a back-off."""
+        message._fail(error, RetryVerdict.after(default_backoff(message.delivery_count)))
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +238,8 @@ class MessageLoop(ABC, Generic[T, R]):
         self._in_flight_log, self._slot = in_flight_log, slot
 
     def _receive(self, visibility_timeout: float, wait_seconds: float) -> list[Message[T, R]]:
-        """Wait up to `wait_seconds` for a message, in slices, so that a shutdown is noticed soon."""
+        """Wait up to `wait_seconds` for a message, in slices, so that a shutdown is noticed soon. A refusal, as of a
+        queue that is gone, is raised."""
         end = time.monotonic() + wait_seconds
         while True:
             left = max(0.0, end - time.monotonic())
@@ -162,49 +247,103 @@ class MessageLoop(ABC, Generic[T, R]):
                 received = self.mailbox.receive(
                     visibility_timeout=visibility_timeout, wait_time_seconds=min(left, WAIT_SLICE_SECONDS)
                 )
-            except RETRYABLE_STORE_ERRORS as error:
-                self._may_hold_more = True
-                _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=str(error))
+            except BaseException as error:
+                if isinstance(error, RedriveError) and not isinstance(error, RETRYABLE_STORE_ERRORS):
+                    raise
+                self._go_on(error)
                 self._stop.wait(RECONNECT_SECONDS)
                 received = []
             self._heartbeat.beat()
             if received or not left or self._stop.is_set() or self.mailbox.closed:
                 return list(received)
 
-    def _handle_on_record(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message. While its handler runs, the log of the worker contains its receipt handle."""
-        log = self._in_flight_log
-        self._is_handling = True
-        if log is not None:
-            log.begin(self._slot, message._lease.token, self.mailbox.name)
+    def _deliver(self, message: Message[T, R], visibility_timeout: float) -> None:
+        """Handle and settle one message. Any error is its failure; if `record_failure` raises, it is recorded plainly.
+        If the store is unavailable, the message is delivered again when it times out."""
+        errors: list[BaseException] = []
         try:
-            self._handle_or_return(message, visibility_timeout)
+            for step in (self._handle_in_turn, self._record_failure, self._retry_later):
+                try:
+                    step(message, errors, visibility_timeout)
+                    return
+                except BaseException as error:  # judged by the next step, so that nothing is raised here
+                    errors.append(error)
+            self._go_on(errors[-1], message)
         finally:
-            self._may_hold_more |= not message.is_finalized
-            if log is not None:
-                log.end(self._slot)
-            self._is_handling = False
+            self._end_turn(message)
 
-    def _handle_or_return(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Handle a message. After an interrupt it is released uncounted; a late outcome is only logged. An error that
-        `handle` does not expect is recorded as a failure of the message, and ends the loop."""
-        try:
-            if self._stop.is_set():  # it was received after the loop was stopped
+    def _handle_in_turn(self, message: Message[T, R], _: Sequence[BaseException], visibility_timeout: float) -> None:
+        """Handle a message in its turn. While its handler runs, the log of the worker contains its receipt handle."""
+        if self._stop.is_set():  # it was received after the loop was stopped
+            message._return()
+            return
+        with VisibilityKeeper(message, visibility_timeout):
+            if not self._turns.begin(self, message._lease.losses > 0, self._is_stopped_in_wait):
                 message._return()
                 return
-            with exits_as_failures():
-                self.handle(message, visibility_timeout)
+            self._is_handling = True
+            if self._in_flight_log is not None:
+                self._in_flight_log.begin(self._slot, message._lease.token, self.mailbox.name)
+            self.handle(message, visibility_timeout)
+
+    def _record_failure(self, message: Message[T, R], errors: Sequence[BaseException], _: float) -> None:
+        if self._may_fail_of(message, errors[0]):
+            self.record_failure(message, _cause(errors))
+
+    def _retry_later(self, message: Message[T, R], errors: Sequence[BaseException], _: float) -> None:
+        """Record a failure without a rule of the program, as that has raised."""
+        if self._may_fail_of(message, errors[-1]):
+            self._go_on(errors[-1], message)
+            self.record_plainly(message, _cause(errors))
+
+    def _may_fail_of(self, message: Message[T, R], error: BaseException) -> bool:
+        """Return whether a message is still to be settled after an error. If not, the error is logged here."""
+        if is_interruption(error) and not message.is_finalized:
+            with contextlib.suppress(RedriveError):
+                message._return()
+        if message.is_finalized or isinstance(error, (ReceiptHandleExpiredError, *RETRYABLE_STORE_ERRORS)):
+            self._go_on(error, message)
+            return False
+        return True
+
+    def _is_stopped_in_wait(self) -> bool:
+        self._heartbeat.beat()  # a wait for a turn is no hang
+        return self._stop.is_set()
+
+    def _end_turn(self, message: Message[T, R]) -> None:
+        """Record the end of a message. A second call does nothing."""
+        self._may_hold_more |= not message.is_finalized
+        if self._is_handling:
+            if self._in_flight_log is not None:
+                self._in_flight_log.end(self._slot)
             self._completed += message._is_completed
             self._not_completed += not message._is_completed
-        except ReceiptHandleExpiredError:
-            _log.warning("message_outcome_too_late", mailbox=self.mailbox.name, message_id=message.id)
-        except RETRYABLE_STORE_ERRORS as error:  # delivered again if the outcome was not recorded
-            _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=str(error))
-        except BaseException as error:
-            if message.is_finalized or isinstance(error, RedriveError):
-                raise
-            if isinstance(error, Exception):
-                message._fail(error, None)
+            self._is_handling = False
+        self._turns.end(self)
+
+    def _go_on(self, error: BaseException, message: Message[T, R] | None = None) -> None:
+        """Log an error that does not end the loop. An interruption of the main thread is raised."""
+        if is_interruption(error):
+            raise error
+        self._may_hold_more = True
+        id = None if message is None else message.id
+        with events.together():  # so that a handler of the log cannot raise here
+            if isinstance(error, RETRYABLE_STORE_ERRORS):
+                _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=safe_str(error))
+            elif isinstance(error, ReceiptHandleExpiredError):
+                _log.warning("message_outcome_too_late", mailbox=self.mailbox.name, message_id=id)
             else:
-                message._return()
-            raise
+                failure = failure_from_exception(error)
+                _log.error(
+                    "loop_error",
+                    mailbox=self.mailbox.name,
+                    message_id=id,
+                    error_type=failure.type,
+                    error=failure.text,
+                    traceback=failure.traceback,
+                )
+
+
+def _cause(errors: Sequence[BaseException]) -> BaseException:
+    """Return the error of which a message has failed: the first one, which all others follow."""
+    return errors[0].error if isinstance(errors[0], HandlerFailed) else errors[0]

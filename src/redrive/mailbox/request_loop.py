@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from abc import abstractmethod
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import AccessError, InvalidInput, InvalidSetting
 from redrive.mailbox.dead_letter import qualified_name
 from redrive.mailbox.dlq_policy import DLQPolicy
-from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, seconds
+from redrive.mailbox.flows import seconds
 from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired, default_backoff
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.message import Message
-from redrive.mailbox.message_loop import MessageLoop, VisibilityKeeper, exits_as_failures
+from redrive.mailbox.message_loop import MessageLoop, handler_errors, reraise_interruption
 from redrive.model.death import DeadReason
-from redrive.model.duration import SECOND
+from redrive.model.duration import DAY, SECOND
+from redrive.model.exception import plain_name, safe_str
 from redrive.model.judge import Dead, RetryVerdict, Verdict
 from redrive.telemetry import events
+from redrive.worker.execution import run_awaitable
 
 T = TypeVar("T")
 R = TypeVar("R")
+MAX_RETRY_DAYS = 365
+MAX_RETRY_SECONDS = MAX_RETRY_DAYS * DAY // SECOND
+"""The longest back-off of a failed request."""
 _log = events.logger("redrive.mailbox")
 
 
@@ -69,21 +74,16 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
         """Return the reply to a request, or raise the error with which it failed."""
 
     def handle(self, message: Message[T, R], visibility_timeout: float) -> None:
-        """Process one request, and reply."""
-        try:
-            with VisibilityKeeper(message, visibility_timeout), exits_as_failures():
-                reply = self.respond(message.body)
-            if message.asks_for_reply:
-                self.mailbox._reply_type.encode(reply)  # here, so that a reply of another type fails the request
-        except VisibilityExpansionRequired:
-            message._return()
-        except Exception as error:
-            self._fail(message, error)
-        else:
-            message.acknowledge(reply=reply if message.asks_for_reply else None)
+        """Process one request, and reply. A reply that is refused, as one that is too large, fails the request."""
+        with handler_errors():
+            reply = self.respond(message.body)
+        message.acknowledge(reply=reply if message.asks_for_reply else None)
 
-    def _fail(self, message: Message[T, R], error: Exception) -> None:
-        """Record the failure: the request is dead by the policy, or delivered again after a back-off."""
+    def record_failure(self, message: Message[T, R], error: BaseException) -> None:
+        """Record a failure: the request is dead by the policy, or delivered again after a back-off."""
+        if isinstance(error, VisibilityExpansionRequired):
+            message._return()
+            return
         verdict: Verdict
         is_dead = self._is_dead(message, error)
         pause = None if is_dead else self._backoff(message)
@@ -100,44 +100,47 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
             request_id=message.request_id,
             source_mailbox=self.mailbox.name,
             delivery_count=message.delivery_count,
-            error_type=qualified_name(type(error).__name__),
-            error=str(error),
+            error_type=qualified_name(plain_name(error)),
+            error=safe_str(error),
             retry_in_seconds=pause,
         )
 
     def _backoff(self, message: Message[T, R]) -> float:
         try:
-            return seconds("retry", self.config.retry(message.delivery_count), MAX_VISIBILITY_SECONDS) / SECOND
-        except Exception:
+            pause = self.config.retry(message.delivery_count)
+            if pause > MAX_RETRY_SECONDS:
+                _log.warning("loop_retry_cut", mailbox=self.mailbox.name, message_id=message.id, days=MAX_RETRY_DAYS)
+                pause = MAX_RETRY_SECONDS
+            return seconds("retry", pause, MAX_RETRY_SECONDS) / SECOND
+        except BaseException as error:
+            reraise_interruption(error)
             _log.exception("loop_retry_failed", mailbox=self.mailbox.name, message_id=message.id)
             return default_backoff(message.delivery_count)
 
-    def _target(self, policy: DLQPolicy[T, R], message: Message[T, R], error: Exception) -> str:
+    def _target(self, policy: DLQPolicy[T, R], message: Message[T, R], error: Any) -> str:
         """Return the address of a dead-letter mailbox: of the route, or of the policy if the route cannot be used."""
         try:
             mailbox = policy.route(message, error)
             mailbox._open_for_dead_letters()
             return self.mailbox._address(mailbox)
-        except Exception:
+        except BaseException as problem:
+            reraise_interruption(problem)
             _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
             return self.mailbox._address(policy.mailbox)
 
-    def _is_dead(self, message: Message[T, R], error: Exception) -> bool:
-        if self._dlq is None:
+    def _is_dead(self, message: Message[T, R], error: Any) -> bool:
+        policy = self._dlq
+        if policy is None:
             return message.delivery_count >= self.config.max_delivery_count
-        try:
-            return bool(self._dlq.should_dead_letter(message, error))
-        except Exception:
-            _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
-            return DLQPolicy.should_dead_letter(self._dlq, message, error)
+        for rule in (policy.should_dead_letter, partial(DLQPolicy.should_dead_letter, policy)):
+            try:
+                return bool(rule(message, error))
+            except BaseException as problem:
+                reraise_interruption(problem)
+                _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
+        return message.delivery_count >= policy.max_delivery_count
 
 
 def result_of(given: Any) -> Any:
     """Return a value; run an awaitable in a new event loop, and return its result."""
-    if not inspect.isawaitable(given):
-        return given
-
-    async def awaited() -> Any:
-        return await given
-
-    return asyncio.run(awaited())
+    return run_awaitable(given) if inspect.isawaitable(given) else given

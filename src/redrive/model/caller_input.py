@@ -7,6 +7,7 @@ the program raises concurrently.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # its `getsignal` does not print the handler, as that of `signal` does
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def checking_input(what: str) -> Iterator[None]:
 
 def is_of_a_signal(error: BaseException) -> bool:
     """Return whether a signal handler raised it, which may run between any two instructions of the main thread."""
-    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    handlers = {_code(_signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     link = error.__traceback__
     while link is not None and link.tb_frame.f_code not in handlers:
         link = link.tb_next

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -36,6 +36,7 @@ from redrive.task.task import Task
 from redrive.telemetry import tracing
 
 HOST = socket.gethostname()
+_T = TypeVar("_T")
 _SYSTEM_CLOCK = SystemClock()
 _DONE = Completed()
 _NOTHING: AbstractContextManager[None] = contextlib.nullcontext()
@@ -93,7 +94,7 @@ class Execution:
             with self._around(context):
                 value = task.function(*args, **kwargs)
                 if task.is_async:
-                    value = asyncio.run(value)
+                    value = run_awaitable(value)
             return self._ended(task, context, value)
         except BaseException as error:
             return self.failed(error)
@@ -204,6 +205,24 @@ class Execution:
             duration=int((time.monotonic() - self._began) * 1_000_000),
             trace_id=self._trace_id or tracing.trace_id(self._lease.headers),
         )
+
+
+def run_awaitable(given: Awaitable[_T]) -> _T:
+    """Run an awaitable in a new event loop. Its error passes asyncio by as a value: in the main thread asyncio would
+    print the error, and one that cannot be printed would be replaced, and its signal handler would stay."""
+
+    async def awaited() -> tuple[_T | None, BaseException | None]:
+        try:
+            return await given, None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            return None, error
+
+    value, error = asyncio.run(awaited())
+    if error is not None:
+        raise error
+    return cast("_T", value)
 
 
 class UnknownHandler(Exception):

@@ -75,11 +75,12 @@ def clear_queue(
         check_integer("confirm", confirm, 0, MAX_NUMBER)
     filters: list[Filter] = []
     matched: dict[str, int] = {}
-    for status in dict.fromkeys(check_texts("statuses", statuses, "statuses", _check_status)):
+    chosen = dict.fromkeys(check_texts("statuses", statuses, "statuses", _check_status))
+    for status in chosen:
         until = None if status == Status.COMPLETED else before  # filters compare the put time of completed items
         where = Filter(status=Status(status), queue=name, until=until, dropped=None if is_final else False)
         filters.append(where)
-        matched[status] = yield from _count(where, before)
+        matched[status] = yield from _count(where, before, [each for each in chosen if each != status])
     found = ClearResult(matched)
     if is_dry_run:
         return found
@@ -114,13 +115,16 @@ def _is_meant(item: Item, before: Instant | None) -> bool:
     return before is None or item.status is not Status.COMPLETED or (item.ended_at or item.put_at) <= before
 
 
-def _count(where: Filter, before: Instant | None) -> Flow[int]:
-    if where.status is not Status.COMPLETED or before is None:
+def _count(where: Filter, before: Instant | None, others: Sequence[str]) -> Flow[int]:
+    """Return the number of items that a filter finds and a filter on one of the other statuses does not: dead letters
+    that wait in a dead queue are found as dead and as what they are."""
+    is_shared = where.status is Status.DEAD and bool(others)
+    if not is_shared and (where.status is not Status.COMPLETED or before is None):
         return (yield from count_all(where))
     total, cursor = 0, None
     while True:
         page: Page = yield from run_query(FindItems(where, Order.OLDEST, CLEARED_TOGETHER, cursor))
-        total += sum(_is_meant(item, before) for item in page.items)
+        total += sum(item.status not in others and _is_meant(item, before) for item in page.items)
         cursor = page.cursor
         if cursor is None:
             return total

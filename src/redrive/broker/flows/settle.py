@@ -30,7 +30,7 @@ from redrive.model.failure import (
 )
 from redrive.model.ids import Token
 from redrive.model.item import Counters, Lease, Overrides, Receipt, Settled
-from redrive.model.judge import Dead, OutcomeKind, Verdict
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict
 from redrive.model.limits import is_remote
 from redrive.model.queue import Queue
 from redrive.model.text import MAX_TYPE_BYTES, clean_text
@@ -61,9 +61,16 @@ def fail(
 
 
 def release(
-    core: Core, lease: Lease | Token, delay: DurationInput, counted: bool, error: str | None, of: str | None = None
+    core: Core,
+    lease: Lease | Token,
+    delay: DurationInput,
+    counted: bool,
+    error: str | None,
+    of: str | None = None,
+    *,
+    never_dies: bool = False,
 ) -> Flow[Settled]:
-    """Settle a delivery as released by its worker."""
+    """Settle a delivery as released by its worker; with `never_dies`, regardless of the settings of the queue."""
     note = check_note("error", error)
     pause = parse_duration(delay, "delay")
     if not flag("counted", counted):
@@ -72,7 +79,8 @@ def release(
         settled: Settled = yield from commit_call(ReturnLease(token_of(lease), note, of))
         return settled
     held = yield from _held(lease, of)
-    return (yield from _settle(core, held, OutcomeKind.RELEASED, delay=pause, note=note))
+    verdict = RetryVerdict(pause) if never_dies else None
+    return (yield from _settle(core, held, OutcomeKind.RELEASED, verdict=verdict, delay=pause, note=note))
 
 
 def bury(

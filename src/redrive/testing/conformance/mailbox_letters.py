@@ -200,6 +200,10 @@ class UndecodableConformance(Suite):
         message.acknowledge()
         assert undecodable.dead.approximate_count() == 1
 
+    def test_letters_are_purged_once_each(self, undecodable: Boxes) -> None:
+        assert undecodable.dead.approximate_count() == 1
+        assert undecodable.dead.purge(1) == 1
+
     def test_letter_that_is_not_delivered_any_more_is_counted_and_purged(self, undecodable: Boxes) -> None:
         (message,) = undecodable.dead.receive()
         undecodable.broker.bury(Token(message.receipt_handle), note="it killed its consumers")

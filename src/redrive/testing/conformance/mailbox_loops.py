@@ -12,19 +12,16 @@ from redrive import Broker
 from redrive.errors import InvalidInput
 from redrive.mailbox import (
     DeadLetter,
-    Discard,
-    DLQConsumer,
     DLQPolicy,
     DLQRoutes,
     InvalidParameterError,
-    Keep,
     Mailbox,
+    MailboxClosedError,
     MainLoop,
     MainLoopConfig,
     MainLoopRequest,
     MainLoopResult,
     Message,
-    Replay,
     VisibilityExpansionRequired,
 )
 from redrive.testing.conformance.actions import Background
@@ -220,6 +217,14 @@ class MainLoopConformance(Suite):
         (message,) = boxes.requests.receive()
         assert message.failures == 1
 
+    def test_back_off_of_more_than_a_year_is_cut_there(self, boxes: Boxes) -> None:
+        boxes.send()
+        boxes.run(failing(ValueError("x")), config=MainLoopConfig(retry=lambda deliveries: 1e300))
+        boxes.clock.advance("364d")
+        assert boxes.requests.receive() == []
+        boxes.clock.advance("1d")
+        assert len(boxes.requests.receive()) == 1
+
     def test_route_that_raises_leaves_it_to_the_mailbox_of_the_policy(self, boxes: Boxes) -> None:
         class Lost(DLQPolicy[Ask, Answer]):
             def route(self, message: Message[Ask, Any], error: Exception) -> Any:
@@ -295,72 +300,8 @@ class MainLoopConformance(Suite):
             requests=boxes.requests, handler=len, config=MainLoopConfig(retry=lambda n: 1)
         )
         assert (loop.running, loop.shutdown(timeout=0)) == (False, True)
-        loop.run(wait_time_seconds=0)
+        with pytest.raises(InvalidInput, match="was shut down; make another one"):
+            loop.run(wait_time_seconds=0)
         boxes.requests.close()
-        with MainLoop(requests=boxes.requests, handler=len) as closed, pytest.raises(Exception, match="closed"):
+        with MainLoop(requests=boxes.requests, handler=len) as closed, pytest.raises(MailboxClosedError):
             closed.run(wait_time_seconds=0)
-
-
-class DLQConsumerConformance(Suite):
-    """The actions of handlers of dead letters."""
-
-    @pytest.fixture
-    def letters(self, broker: Broker, clock: FakeClock) -> Boxes:
-        """Return mailboxes with one dead letter."""
-        boxes = Boxes(broker, clock)
-        boxes.send("poison")
-        boxes.run(failing(ValueError("x")), dlq=replace(boxes.policy, max_delivery_count=1))
-        boxes.answers()
-        return boxes
-
-    def consume(self, boxes: Boxes, decision: Any) -> DLQConsumer[Ask]:
-        """Run a consumer once, with a handler that returns or raises this, and return the consumer."""
-
-        def handler(letter: DeadLetter[Ask]) -> Any:
-            if isinstance(decision, Exception):
-                raise decision
-            return decision
-
-        consumer: DLQConsumer[Ask] = DLQConsumer(mailbox=boxes.dead, handler=handler)
-        consumer.run(max_iterations=1, wait_time_seconds=0)
-        return consumer
-
-    def test_handled_dead_letters_are_counted_in_the_metrics(self, letters: Boxes) -> None:
-        metrics = letters.broker.metrics
-        letters.clock.advance("1h")
-        self.consume(letters, None)
-        found = {(metric.name, labels): value for metric, labels, value in metrics.read()}
-        assert found["redrive_dead_letters_handled_total", ("requests-dlq", "processed")] == 1
-        age: Any = found["redrive_dead_letter_age_seconds", ("requests-dlq",)]
-        assert age.sum == 4500  # the age when the consumer ran: 15 minutes after the loop, and an hour
-
-    def test_processed_dead_letter_is_removed(self, letters: Boxes) -> None:
-        assert self.consume(letters, None).counts == {"processed": 1}
-        assert letters.dead.approximate_count() == 0
-
-    def test_replayed_dead_letter_goes_back_and_begins_anew(self, letters: Boxes) -> None:
-        assert self.consume(letters, Replay).counts == {"replay": 1}
-        assert letters.dead.approximate_count() == 0
-        (message,) = letters.requests.receive()
-        assert (message.delivery_count, message.body.request) == (1, "poison")
-        message.acknowledge(reply=MainLoopResult(message.body.request_id, 1))
-        assert [answer.output for answer in letters.answers()] == [1]
-
-    def test_discarded_dead_letter_is_removed_and_in_the_audit(self, letters: Boxes) -> None:
-        assert self.consume(letters, Discard).counts == {"discard": 1}
-        assert letters.dead.approximate_count() == 0
-        assert letters.broker.audit()[0].verb == "drop"
-
-    @pytest.mark.parametrize(
-        ("decision", "counted"), [(Keep, "keep"), (ValueError("x"), "failed"), ("what", "failed")], ids=str
-    )
-    def test_kept_dead_letter_and_one_whose_handler_fails_come_back_in_an_hour(
-        self, letters: Boxes, decision: Any, counted: str
-    ) -> None:
-        for _ in range(7):  # more often than any delivery count allows: the letter never dies
-            assert self.consume(letters, decision).counts == {counted: 1}
-            letters.clock.advance("59m")
-            assert letters.dead.receive() == []
-            letters.clock.advance("1m")
-        assert letters.letter().delivery_count == 1
-        assert letters.broker.stats("requests-dlq").dead == 0

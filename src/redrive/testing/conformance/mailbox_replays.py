@@ -128,7 +128,15 @@ class EvalLoopConformance(Suite):
             seen.append((session, input))
             return exact(output, expected)
 
-        for evaluator in (exact, with_session):
+        async def with_session_only(output: int, expected: int, session: str) -> Score:
+            seen.append(session)
+            return exact(output, expected)
+
+        def with_option(output: int, expected: int, tolerance: int = 0) -> Score:
+            return exact(output + tolerance, expected)
+
+        evaluators: tuple[Any, ...] = (exact, with_session, with_session_only, with_option)
+        for evaluator in evaluators:
             loop: EvalLoop[str, int, int] = EvalLoop(
                 loop=main, evaluator=evaluator, requests=requests, dlq=DLQPolicy(dead, max_delivery_count=1)
             )
@@ -143,5 +151,5 @@ class EvalLoopConformance(Suite):
             ]
             assert scored[0].latency_ms is not None
             assert "no text is so short" in (scored[2].error or "")
-        assert seen[0] == ("session", "ab")
-        assert dead.approximate_count() == 2
+        assert (seen[0], seen[-1]) == (("session", "ab"), "session")
+        assert dead.approximate_count() == 4

@@ -90,8 +90,9 @@ from redrive.testing.conformance.lost_leases import (
     LostAtOnceConformance,
     LostConformance,
 )
+from redrive.testing.conformance.mailbox_consumers import DLQConsumerConformance
 from redrive.testing.conformance.mailbox_letters import LetterConformance, UndecodableConformance
-from redrive.testing.conformance.mailbox_loops import DLQConsumerConformance, MainLoopConformance
+from redrive.testing.conformance.mailbox_loops import MainLoopConformance
 from redrive.testing.conformance.mailbox_replays import EvalLoopConformance, ReplayConformance
 from redrive.testing.conformance.mailbox_replies import MailboxElsewhereConformance, MailboxReplyConformance
 from redrive.testing.conformance.mailboxes import MailboxConformance
