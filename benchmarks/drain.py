@@ -30,7 +30,23 @@ class Workers:
     """Processes that were started, and where they write."""
 
     log: Path
+    commands: Sequence[Sequence[str]]
+    environment: Mapping[str, str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, number: int) -> None:
+        """Starts one of the commands, or starts it again, in a process group of its own."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                self.commands[number],
+                cwd=ROOT,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[number : number + 1] = [process]
 
     def require_running(self) -> None:
         for process in self.processes:
@@ -44,20 +60,9 @@ class Workers:
 @contextmanager
 def workers(commands: Sequence[Sequence[str]], directory: Path, environment: Mapping[str, str]) -> Iterator[Workers]:
     """Starts each in a process group of its own, and stops them at the end: asked first, then killed."""
-    started = Workers(directory / "workers.log")
-    with started.log.open("ab") as log:
-        for command in commands:
-            started.processes.append(
-                subprocess.Popen(
-                    command,
-                    cwd=ROOT,
-                    env={**os.environ, **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
+    started = Workers(directory / "workers.log", commands, environment)
+    for number in range(len(commands)):
+        started.start(number)
     try:
         yield started
     finally:

@@ -26,6 +26,8 @@ deadly = app.queue("deadly", retry={"attempts": 1})
 """What fails here is dead."""
 stubborn = app.queue("stubborn", retry={"attempts": 1_000, "cooldown": 0})
 """What fails here is tried again immediately."""
+slow = app.queue("slow", lease_timeout="3s")
+"""What is lost here comes back soon."""
 
 
 @queue.task
@@ -63,6 +65,13 @@ def wait_and_note() -> None:
     """The same; writes down which process it began in, and when."""
     _note(f"began {os.getpid()} {time.monotonic_ns()}")
     time.sleep(HANDLER_SECONDS)
+
+
+@slow.task
+def note_end(number: int, seconds: float) -> None:
+    """A handler that takes long; writes down when it ended."""
+    time.sleep(seconds)
+    _note(f"{number} {time.monotonic_ns()}")
 
 
 @queue.task

@@ -33,6 +33,7 @@ from benchmarks.scenarios import (
     redis_raw,
     redriving,
     worker_failures,
+    worker_kills,
     worker_memory,
     worker_postgres,
     worker_redis,
@@ -71,7 +72,16 @@ SUITES = {
             durable="Equal durability for all: see the suite of workers.",
         ),
         replace(
-            _suite("workers", worker_sqlite, worker_postgres, worker_redis, worker_wake, worker_memory, worker_trouble),
+            _suite(
+                "workers",
+                worker_sqlite,
+                worker_postgres,
+                worker_redis,
+                worker_wake,
+                worker_memory,
+                worker_trouble,
+                worker_kills,
+            ),
             durable="Equal durability for all: SQLite synchronous=FULL, read back by each worker; PostgreSQL fsync,\n"
             "synchronous_commit and full_page_writes on; Redis syncs its log as each case says.",
         ),

@@ -80,6 +80,14 @@ def charged(item: Item) -> tuple[int, int, int]:
     return item.counters.attempts, item.counters.failures, item.counters.losses
 
 
+def lose(broker: Broker, count: int) -> None:
+    """A worker leases items, and is gone."""
+    lost = open_worker_session(broker, "gone")
+    leases = lost.step([], {"jobs": count}).leases
+    assert len(leases) == count
+    lost.step([(lease, Lost()) for lease in leases], {})
+
+
 # Several queues.
 
 
@@ -665,9 +673,8 @@ def test_suspect_that_takes_its_time_keeps_no_other_suspect_waiting(app: App, br
         go.wait()
 
     long.put_many(long.item() for _ in range(5))
-    lost = open_worker_session(broker, "gone")
-    leases = lost.step([], {"jobs": 5}).leases
-    lost.step([(lease, Lost()) for lease in leases], {})
+    lose(broker, 5)
+    lose(broker, 5)  # from the second loss on, none runs beside another in so few slots
     try:
         with Worker(app, broker=broker, concurrency=8):
             assert began.acquire(timeout=PATIENCE_SECONDS)

@@ -33,6 +33,7 @@ from redrive.broker.flows.registrations import (
     EXPORTED,
     MANUAL_RETRIES,
     SHOWN,
+    SUSPECTS_KIND,
 )
 from redrive.broker.flows.registrations import WORKER_KIND as WORKER
 from redrive.contract import Call, Query
@@ -183,7 +184,13 @@ def _registration(call: Register | Unregister) -> RequiredPermission:
         return RequiredPermission((CONSUME,), QueueScope.ANY)  # with a timeout, so that workers cannot fill the store
     if call.kind in (POLL, REQUEST) and (isinstance(call, Unregister) or call.timeout is not None):
         return RequiredPermission((CONSUME,) if call.kind == POLL else (PUT, CONSUME), QueueRef(call.name))
-    if call.kind in (SCHEDULE, CLAIMED, PUT_AGAIN, MANUAL_RETRIES):  # named QUEUE, QUEUE/TASK or QUEUE/DIGEST
+    if call.kind in (
+        SCHEDULE,
+        CLAIMED,
+        PUT_AGAIN,
+        MANUAL_RETRIES,
+        SUSPECTS_KIND,
+    ):  # named QUEUE, QUEUE/TASK or QUEUE/DIGEST
         return RequiredPermission((CONSUME,), QueueRef(call.name.partition("/")[0]))
     if call.kind == TOKEN:
         return RequiredPermission((MANAGE_TOKENS,), QueueScope.ALL)

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from redrive.broker.flow import CommitCalls, Flow, run
+from redrive.broker.flow import CommitCalls, Flow, commit_call, run
 from redrive.broker.flows.breaker_verdicts import held_verdict, uncounted_return
 from redrive.broker.flows.stale_settings import judge_stale
 from redrive.broker.maintenance import settle_overdue
 from redrive.clock import Instant
 from redrive.contract import Call
-from redrive.contract.item_calls import Complete, Extend, Leased, LeaseItems, Put, ReturnLease, Settle
+from redrive.contract.item_calls import Complete, Extend, LeaseByIds, Leased, LeaseItems, Put, ReturnLease, Settle
 from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
+from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, has_attempts_left
 from redrive.model.queue import Queue
@@ -64,9 +65,13 @@ class Released(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The outcome of an item that never ran, or was interrupted from outside: not counted, at its old position."""
+    """The outcome of an item that never ran, or was interrupted from outside: not counted, at its old position.
+
+    With a delay, at the end of its queue after that time.
+    """
 
     note: str | None = None
+    delay: int = 0
 
 
 class Buried(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -196,7 +201,7 @@ def _calls(core: Core, ends: Sequence[tuple[Lease, Outcome]]) -> Flow[list[Call 
         if end.__class__ is Completed:  # the common case, with nothing to judge
             made.append(Complete(lease.token, end.result, end.puts, end.keep))
             continue
-        if end.__class__ is Returned:
+        if isinstance(end, Returned) and not end.delay:
             made.append(ReturnLease(lease.token, end.note))
             continue
         try:
@@ -224,6 +229,8 @@ def _judged(core: Core, queue: Queue, lease: Lease, end: Outcome, now: Instant) 
             verdict = None if after is None else _asked_retry(queue, lease, failure, after)
             verdict = verdict or core.judge_delivery(queue, OutcomeKind.FAILED, lease, failure=failure)
             return Settle(lease.token, OutcomeKind.FAILED, verdict, queue.version, failure)
+        case Returned(note, delay):
+            return Settle(lease.token, OutcomeKind.RETURNED, RetryVerdict(delay), queue.version, None, note)
         case Released(delay, note):
             verdict = core.judge_delivery(queue, OutcomeKind.RELEASED, lease, delay=delay)
             return Settle(lease.token, OutcomeKind.RELEASED, verdict, queue.version, None, note)
@@ -300,6 +307,11 @@ class WorkerSession:
     def extend(self, leases: Sequence[Lease]) -> list[Instant | RedriveError]:
         """Extend these leases to the lease_timeout of their queues from now. Returns new deadlines, or refusals."""
         return self._core.committer.commit([Extend(lease.token) for lease in leases])
+
+    def lease_by_id(self, id: ItemId) -> list[Lease]:
+        """Lease one item, if it waits in its queue, due or not. Returns its lease, or nothing."""
+        answers = run(self._core, commit_call(LeaseByIds((id,), self._worker)))
+        return [each for each in answers if isinstance(each, Lease)]
 
     def list_leases(self) -> tuple[Lease, ...]:
         """Read the leases of this worker from the store: also those whose answer it never received."""

@@ -1,7 +1,8 @@
 """Settlement of the leases of a worker that died or stopped too soon: items that it ran, and items that it only held.
 
 What ran is lost, with what is known of the exit of the process: one loss, counted immediately. What did not run is
-returned to its old place, and not counted. If the store is unavailable, nothing is lost either: leases expire.
+returned to its old place, and not counted; so are suspects that ran together, since any of them may have been the
+cause: fewer of them run together the next time. If the store is unavailable, nothing is lost either: leases expire.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from redrive.telemetry import events, tracing
 from redrive.worker.in_flight import InFlightItem, InFlightLog, WorkerExit
 from redrive.worker.outcome_report import report
 from redrive.worker.process_exit import loss
+from redrive.worker.suspects import LAST_SHARED_SUSPICION
 
 MAX_ROUNDS = 100
 """Queries for held leases at most. Each returns as many leases as one transaction settles."""
 STOPPED = "its worker was stopped while it ran"
+AMBIGUOUS = "its worker was lost while it ran beside other suspects"
 _log = events.logger("redrive.worker")
 
 
@@ -36,6 +39,7 @@ class OrphanCounts(msgspec.Struct):
 def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
     """Settle the leases of a dead worker, by its in-flight log. Raises RedriveError if the store fails."""
     running = {each.token: each for each in in_flight_log.running()}
+    is_shared = sum(not each.pid for each in running.values()) > 1
     worker_exit = in_flight_log.worker_exit
     session = open_worker_session(broker, in_flight_log.worker)
     left = OrphanCounts()
@@ -44,7 +48,7 @@ def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
         if not held:
             break
         ends: list[tuple[Lease, Outcome]] = [
-            (lease, _end(lease, running.get(lease.token), worker_exit)) for lease in held
+            (lease, _end(lease, running.get(lease.token), worker_exit, is_shared)) for lease in held
         ]
         settled = session.step(ends, {}).settled
         for (lease, end), result in zip(ends, settled, strict=True):
@@ -75,11 +79,13 @@ def return_leases(broker: Broker, worker: str) -> bool:
     return not any(isinstance(result, RETRYABLE_STORE_ERRORS) for result in settled)
 
 
-def _end(lease: Lease, running: InFlightItem | None, worker_exit: WorkerExit | None) -> Outcome:
+def _end(lease: Lease, running: InFlightItem | None, worker_exit: WorkerExit | None, is_shared: bool) -> Outcome:
     if running is None:
         return Returned()
     if worker_exit is not None and worker_exit.by_order:
         return Returned(STOPPED)
+    if is_shared and not running.pid and 0 < lease.suspicion <= LAST_SHARED_SUSPICION:
+        return Returned(AMBIGUOUS)
     exit = None if worker_exit is None else worker_exit.exit
     return Lost(
         loss(

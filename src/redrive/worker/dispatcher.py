@@ -8,29 +8,29 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from redrive.broker.broker import Broker
 from redrive.broker.worker_session import (
     RETRYABLE_STORE_ERRORS,
-    Failed,
     Outcome,
     Returned,
     SettledAndLeased,
     open_worker_session,
 )
 from redrive.clock import Instant
-from redrive.errors import Closed, ItemNotFound, LeaseLost, OutcomeUnknown, PayloadTooLarge, RedriveError
+from redrive.errors import Closed, OutcomeUnknown, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
-from redrive.model.failure import failure_from_exception
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Settled
 from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
 from redrive.telemetry import events
+from redrive.worker.outcome_report import instead_of_refused
 from redrive.worker.prefetch import PrefetchController
 from redrive.worker.runner import Job, Runner
 from redrive.worker.settings_cache import SettingsCache
+from redrive.worker.suspects import Suspects, Turn
 
 LOOK_EVERY = SECOND
 """Longest time between two polls of its queues by an idle worker."""
@@ -61,9 +61,7 @@ class Dispatcher:
         self.session = open_worker_session(broker, worker)
         self._jobs: dict[str, Job] = {}
         self._ends: deque[tuple[Job, Outcome]] = deque()
-        self._suspects: deque[Job] = deque()
-        """Suspects, which wait until nothing else runs."""
-        self._running_alone: Job | None = None
+        self._suspects = Suspects(runner.slots, Turn(broker, worker))
         self._latest: dict[ItemId, Job] = {}
         """The latest job of each item that is leased and not settled."""
         self._parked: list[tuple[Job, Job]] = []
@@ -122,9 +120,8 @@ class Dispatcher:
 
     def finish(self, until: Instant) -> bool:
         """Return unstarted jobs to their queues, settle the rest as it ends. True if nothing is left. After `stop`."""
-        for job in (*self._runner.cancel_queued(), *self._suspects, *(job for job, _ in self._parked)):
+        for job in (*self._runner.cancel_queued(), *self._suspects.close(), *(job for job, _ in self._parked)):
             self._ends.append((job, Returned()))
-        self._suspects.clear()
         self._parked.clear()
         self._return_unknown()
         while (self._jobs or self._may_hold_unknown_leases) and self.session.now < until:
@@ -149,7 +146,7 @@ class Dispatcher:
         self._return_stale_prefetch()
         self._return_gated()
         self._submit_parked()
-        self._submit_alone()
+        self._submit_suspects()
         wants = self._wants()
         if not self._ends and not wants:
             return False
@@ -157,7 +154,7 @@ class Dispatcher:
 
     def _wants(self) -> Mapping[str, int]:
         """Return how many items to lease from each queue: the free room, shared by those that may have items."""
-        if self._suspects or self._running_alone:
+        if self._suspects.keep_others_out:
             return {}
         latest = time.monotonic() - EMPTY_QUEUE_SECONDS
         open_queues = [
@@ -183,14 +180,14 @@ class Dispatcher:
 
     def _room(self) -> int:
         """Return how many more jobs it may have."""
-        if self._suspects or self._running_alone:
+        if self._suspects.keep_others_out:
             return 0
         free = self._runner.slots - self._count_given()
         return free if self._is_stale() else free + self._pace.prefetch_count(self.settings.shortest_lease)
 
     def _count_given(self) -> int:
         """Return how many jobs the runner has, or may get at any moment."""
-        return len(self._jobs) - len(self._ends) - len(self._parked)
+        return len(self._jobs) - len(self._ends) - len(self._parked) - len(self._suspects.waiting)
 
     def _has_not_asked_all(self) -> bool:
         """Return whether a queue is not polled yet: there was not enough room to poll all of them together."""
@@ -237,15 +234,13 @@ class Dispatcher:
                 job.outcome_unknown |= isinstance(settled, OutcomeUnknown)
                 again.append((job, end))
                 continue
-            if _is_refused(settled) and not isinstance(end, Returned):
-                # Its outcome was refused: the result is too large, or a queue that it puts to is full.
-                again.append((job, _instead_of(end, settled)))
+            if not isinstance(end, Returned) and (instead := instead_of_refused(end, settled)) is not None:
+                again.append((job, instead))
                 continue
             self._jobs.pop(job.lease.token, None)
             if self._latest.get(job.lease.id) is job:
                 del self._latest[job.lease.id]
-            if job is self._running_alone:
-                self._running_alone = None
+            self._suspects.end(job)
             ended.append((job, end, settled))
         self._ends.extendleft(reversed(again))
         self._on_settled(ended)
@@ -275,8 +270,14 @@ class Dispatcher:
         if self._runner.isolated:
             self._runner.submit(jobs)
             return
-        self._suspects.extend(job for job in jobs if job.is_suspect)
-        if ordinary := [job for job in jobs if not job.is_suspect]:
+        ordinary = [job for job in jobs if not job.is_suspect]
+        for job in (job for job in jobs if job.is_suspect):
+            settings = self.settings.settings_of(job.lease.queue)
+            if (end := self._suspects.admit(job, settings, len(self._jobs), self.session.now)) is not None:
+                self._ends.append((job, end))
+        if self._suspects.running:  # these were found or parked, and nothing may run beside suspects
+            self._ends.extend((job, Returned()) for job in ordinary)
+        elif ordinary:
             self._runner.submit(ordinary)
 
     def _park(self, job: Job) -> bool:
@@ -303,12 +304,12 @@ class Dispatcher:
 
     def _return_stale_prefetch(self) -> None:
         """Return jobs that wait if none has ended for a while: other workers may have room for them."""
-        if not self._is_stale() or not (self._running_alone or self._count_given() > self._runner.slots):
+        if not self._is_stale():
             return
-        lying = self._runner.cancel_queued()
-        if self._running_alone:
-            lying += self._suspects
-            self._suspects.clear()
+        given, suspects = self._count_given(), self._suspects
+        lying = self._runner.cancel_queued() if given > self._runner.slots else []
+        if suspects.running or (given >= self._runner.slots and suspects.wait_for_others):
+            lying += suspects.take_back()
         self._ends.extend((job, Returned()) for job in lying)
 
     def _is_stale(self) -> bool:
@@ -324,11 +325,22 @@ class Dispatcher:
             self._submit([job for job in lying if job.lease.queue not in closed])
         self._gated = closed
 
-    def _submit_alone(self) -> None:
-        """Start a suspect once nothing else runs. Until it has ended, nothing else starts."""
-        if self._suspects and not self._running_alone and self._count_given() <= len(self._suspects):
-            self._running_alone = self._suspects.popleft()
-            self._runner.submit([self._running_alone])
+    def _submit_suspects(self) -> None:
+        """Start suspects if nothing else runs. Until they have ended, nothing else starts."""
+        suspects = self._suspects
+        while not self._jobs and (alone := suspects.next_alone()) is not None:
+            self._begin(self._lease_alone(alone))
+        others = self._count_given() - sum(not job.has_ended for job in suspects.running)
+        if started := suspects.choose(others, self.session.now):
+            self._runner.submit(started)
+
+    def _lease_alone(self, id: ItemId) -> Sequence[Lease]:
+        try:
+            return self.session.lease_by_id(id)
+        except RETRYABLE_STORE_ERRORS as problem:
+            self._may_hold_unknown_leases = True
+            self._trouble(problem)
+            return ()
 
     def _job(self, lease: Lease) -> Job:
         name = lease.headers.get(TASK_HEADER)
@@ -386,15 +398,3 @@ class Dispatcher:
         _log.warning("store_unavailable", error=str(problem))
         self.session.pause(self._pause)
         self._pause = min(self._pause * 2, 5 * LOOK_EVERY)
-
-
-def _is_refused(settled: Any) -> bool:
-    return isinstance(settled, RedriveError) and not isinstance(settled, LeaseLost | ItemNotFound)
-
-
-def _instead_of(end: Outcome, refusal: RedriveError) -> Outcome:
-    """Return the outcome for a delivery whose own outcome was refused."""
-    if isinstance(end, Failed):
-        return Returned(f"its failure was refused: {refusal}"[:500])
-    # Final if it is too large: a retry would repeat the work, and be refused again.
-    return Failed(failure_from_exception(refusal, final_types=(PayloadTooLarge,)))

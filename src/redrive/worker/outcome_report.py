@@ -10,7 +10,8 @@ import threading
 
 from redrive.broker.worker_session import Failed, Lost, Outcome, Returned
 from redrive.clock import Instant
-from redrive.model.failure import Failure
+from redrive.errors import ItemNotFound, LeaseLost, PayloadTooLarge, RedriveError
+from redrive.model.failure import Failure, failure_from_exception
 from redrive.model.item import Lease, Settled, Status
 from redrive.model.redact import redact_title
 from redrive.model.redact_rules import NO_RULES, RedactRules
@@ -94,3 +95,13 @@ class HookCaller:
                 job.task.hooks.call(Context(job.lease, job.task), failure, settled, is_completed=is_completed)
             except BaseException:  # also KeyboardInterrupt: without this thread, a full queue blocks the dispatcher
                 _log.exception("hook_failed", item=job.lease.id, queue=job.lease.queue, task=job.task.name)
+
+
+def instead_of_refused(end: Outcome, settled: Settled | RedriveError) -> Outcome | None:
+    """Return the outcome for a delivery whose own outcome was refused: a result is too large, or a queue is full."""
+    if not isinstance(settled, RedriveError) or isinstance(settled, LeaseLost | ItemNotFound):
+        return None
+    if isinstance(end, Failed):
+        return Returned(f"its failure was refused: {settled}"[:500])
+    # Final if it is too large: a retry would repeat the work, and be refused again.
+    return Failed(failure_from_exception(settled, final_types=(PayloadTooLarge,)))

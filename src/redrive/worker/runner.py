@@ -58,8 +58,8 @@ class Job:
 
     @property
     def is_suspect(self) -> bool:
-        """True if a worker was lost with its item before: it runs alone, so that it can affect no other job."""
-        return self.lease.losses > 0
+        """True if a worker was lost with its item before: it runs apart, so that it affects no other job."""
+        return self.lease.suspicion > 0
 
 
 Ended = Callable[[Job, Outcome], None]

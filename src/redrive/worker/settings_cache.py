@@ -36,6 +36,10 @@ class SettingsCache:
         """Return whether to lease more of a queue than can run now. Not in gate mode: a Retry-After would refuse it."""
         return self._queues[queue][1].retry_after_mode is not RetryAfter.GATE
 
+    def settings_of(self, queue: str) -> QueueSettings:
+        """Return the settings of a queue."""
+        return self._queues[queue][1] if queue in self._queues else _UNREAD
+
     def handling_of(self, queue: str) -> HandlerSettings:
         """Return the settings for handlers of a queue, read again if they are older than SETTINGS_SECONDS."""
         now = time.monotonic()

@@ -1,0 +1,174 @@
+"""The suspects of a worker whose jobs share a process. They run apart from all other jobs, and together as far as safe.
+
+A suspect waits until nothing else runs in the worker. If that takes long, the worker asks for the turn of the queue,
+which one process has at a time: it starts nothing else until its suspects have run, and all others go on.
+
+Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost or given
+back, the fewer start with it, in the end none. An item that would be dead after the next loss does not wait here, but
+in its queue, and is leased by its id when the worker holds nothing else: it does not die of what another item did.
+"""
+
+from __future__ import annotations
+
+from redrive.broker.broker import Broker
+from redrive.broker.flow import run
+from redrive.broker.flows.registrations import SUSPECTS_KIND, register, unregister
+from redrive.broker.worker_session import Outcome, Returned
+from redrive.clock import Instant
+from redrive.contract.admin_calls import Registration
+from redrive.errors import RedriveError
+from redrive.model.duration import MILLISECOND, SECOND
+from redrive.model.ids import ItemId
+from redrive.model.item import Lease
+from redrive.model.judge import Dead, OutcomeKind, count_outcome, judge
+from redrive.model.queue import QueueSettings
+from redrive.telemetry import events
+from redrive.worker.runner import Job
+
+GATHER_TIME = 500 * MILLISECOND
+"""Time that suspects wait for others, and for a moment in which nothing else runs. Then the turn is asked for."""
+TURN_TIMEOUT = 10 * SECOND
+"""Time after which the turn of a worker that is gone ends. One that is alive renews it."""
+ASIDE_TIME = 2 * SECOND
+"""Time that one waits in its queue that has to be alone, unless a worker that holds nothing asks for it."""
+LAST_SHARED_SUSPICION = 3
+"""The suspicion up to which items run with others, in a worker with enough slots."""
+_log = events.logger("redrive.worker")
+
+
+def most_together(lease: Lease, slots: int) -> int:
+    """Return how many suspects may run in one process if this is one of them: an eighth of those of the time before."""
+    if lease.suspicion > LAST_SHARED_SUSPICION:
+        return 1
+    return max(1, slots >> 3 * (lease.suspicion - 1))
+
+
+def would_die_of_loss(settings: QueueSettings, lease: Lease) -> bool:
+    """Return whether the item is dead if its worker is lost now."""
+    counters = count_outcome(lease.counters, OutcomeKind.LOST)
+    return isinstance(judge(settings, OutcomeKind.LOST, counters, overrides=lease.overrides), Dead)
+
+
+class Turn:
+    """The right of one worker at a time, for each queue, to start nothing but suspects while other jobs run."""
+
+    def __init__(self, broker: Broker, worker: str) -> None:
+        self._core = broker.core
+        self._worker = worker
+        self._queue = ""
+        self._version = 0
+        self._ask_at = Instant(0)
+        self.is_held = False
+
+    def take(self, queue: str) -> None:
+        """Take the turn of a queue, unless another worker has it."""
+        if self._core.clock.now() >= self._ask_at:
+            self._queue, self._version = queue, 0
+            self._register()
+
+    def renew(self) -> None:
+        """Keep the turn."""
+        if self._core.clock.now() >= self._ask_at:
+            self._register()
+
+    def release(self) -> None:
+        """Give the turn to other workers."""
+        if self.is_held:
+            self.is_held = False
+            try:
+                run(self._core, unregister(SUSPECTS_KIND, self._queue))
+            except RedriveError as error:  # then it expires
+                _log.warning("turn_not_released", queue=self._queue, error=str(error))
+
+    def _register(self) -> None:
+        pause = GATHER_TIME
+        try:
+            call = register(
+                SUSPECTS_KIND, self._queue, self._worker.encode(), timeout=TURN_TIMEOUT / SECOND, version=self._version
+            )
+            registered = run(self._core, call)
+            self.is_held = isinstance(registered, Registration)
+            if isinstance(registered, Registration):
+                self._version, pause = registered.version, TURN_TIMEOUT // 3
+        except RedriveError as error:
+            _log.warning("turn_not_taken", queue=self._queue, error=str(error))
+        self._ask_at = Instant(self._core.clock.now() + pause)
+
+
+class Suspects:
+    """The suspects that a worker has found: those that wait, and those that run. For one thread."""
+
+    def __init__(self, slots: int, turn: Turn) -> None:
+        self._slots = slots
+        self._turn = turn
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self._aside: dict[ItemId, str] = {}
+        """Those to lease again when the worker holds nothing, and their queues."""
+        self._since = Instant(0)
+        """Time at which the first of those that wait came."""
+
+    @property
+    def keep_others_out(self) -> bool:
+        """True if nothing else may be leased now."""
+        return bool(self.running) or self._turn.is_held or len(self.waiting) >= self._slots
+
+    @property
+    def wait_for_others(self) -> bool:
+        """True if some wait for a moment in which nothing else runs, which may be far."""
+        return bool(self.waiting) and not self._turn.is_held
+
+    def admit(self, job: Job, settings: QueueSettings, held: int, now: Instant) -> Outcome | None:
+        """Let one wait here, behind those that are less suspect. If it has to be alone, return its outcome instead.
+
+        held: number of leases of the worker, with this one.
+        """
+        if not self.waiting and not self._aside:
+            self._since = now
+        self.end(job)
+        if would_die_of_loss(settings, job.lease) and held > 1:
+            self._aside[job.lease.id] = job.lease.queue
+            return Returned(delay=ASIDE_TIME)
+        self.waiting = sorted([*self.waiting, job], key=self._most_together, reverse=True)
+        return None
+
+    def take_back(self) -> list[Job]:
+        """Remove and return those that wait."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+    def choose(self, others: int, now: Instant) -> list[Job]:
+        """Return those that start now. others: number of other jobs that run, or may start at any moment."""
+        queues = [job.lease.queue for job in self.waiting] or list(self._aside.values())
+        if self._turn.is_held:
+            self._turn.renew() if queues or self.running else self._turn.release()
+        elif queues and others and not self._since <= now < self._since + GATHER_TIME:
+            self._turn.take(queues[0])
+        started: list[Job] = []
+        while self.waiting and not others:
+            if len(self.running) >= min(map(self._most_together, (*self.running, self.waiting[0]))):
+                break
+            started.append(self.waiting.pop(0))
+            self.running.append(started[-1])
+        return started
+
+    def next_alone(self) -> ItemId | None:
+        """Remove and return the id of one that is to be leased now: the worker holds nothing."""
+        for id in self._aside:
+            del self._aside[id]
+            return id
+        return None
+
+    def end(self, job: Job) -> None:
+        """Record that a job does not run any more."""
+        if job in self.running:
+            self.running.remove(job)
+
+    def close(self) -> list[Job]:
+        """Start none any more, and return those that wait."""
+        self._turn.release()
+        self._aside.clear()
+        return self.take_back()
+
+    def _most_together(self, job: Job) -> int:
+        return most_together(job.lease, self._slots)
