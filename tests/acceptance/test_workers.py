@@ -168,6 +168,69 @@ def test_killers_die_alone(url: str, broker: Broker, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(SECONDS)
+def test_killers_in_threads_charge_each_neighbour_once(url: str, broker: Broker, tmp_path: Path) -> None:
+    """The first delivery of a killer costs those beside it a loss. From then on it meets nothing but other suspects."""
+    hows = fill(broker, ITEMS // 2, killers=2)
+    with program(url, tmp_path, "--concurrency", str(SLOTS)) as running:
+        wait_until(is_done(broker), "the end", running.log)
+        running.stop()
+    _require_verdicts(broker, hows)
+    assert max(item.counters.losses for n, item in everything(broker).items() if n not in hows) <= 1
+
+
+EMBEDDED = f"from killable import app; from redrive.worker import Worker; Worker(app, concurrency={SLOTS}).run()"
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+def test_killers_in_workers_without_a_supervisor_die_and_no_other_item_does(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Nobody knows what ran: all leases of a killed worker expire. Two workers, each started again when it is dead."""
+    url = f"sqlite:///{tmp_path / 'jobs.db'}" if store == "sqlite" else request.getfixturevalue(f"{store}_url")
+    log = tmp_path / "log"
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "REDRIVE_URL": url,
+            "KILLABLE_TRACE": str(tmp_path / "trace"),
+            "KILLABLE_LEASE": "1s",
+            "PYTHONPATH": str(Path(killable.__file__).parent),
+        }
+        with log.open("ab") as output:
+            return subprocess.Popen([sys.executable, "-c", EMBEDDED], env=environment, stdout=output, stderr=output)
+
+    with connect(url) as broker:
+        killable.app.create_queues(broker)
+        hows = fill(broker, ITEMS // 10, killers=2)
+
+        def nothing_left() -> bool:
+            for place, worker in enumerate(workers):
+                if worker.poll() is not None:
+                    workers[place] = start()
+            return is_done(broker)()
+
+        workers += [start(), start()]
+        try:
+            wait_until(nothing_left, "the end", log)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        _require_verdicts(broker, hows)
+
+
+def _require_verdicts(broker: Broker, hows: dict[int, str]) -> None:
+    for n, item in everything(broker).items():
+        if n in hows:
+            assert (item.status, item.dead_reason) == (Status.DEAD, DeadReason.WORKER_LOST), (n, item)
+        else:
+            assert item.status is Status.COMPLETED, (n, item)
+
+
+@pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize(
     "options", [("--concurrency", str(SLOTS)), ("--processes", str(SLOTS))], ids=["threads", "processes"]
 )

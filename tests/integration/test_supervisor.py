@@ -18,10 +18,11 @@ from rich.console import Console
 from tests.until import until
 
 from redrive import Broker, Item, Status, connect
-from redrive.broker.worker_session import open_worker_session
+from redrive.broker.worker_session import Lost, open_worker_session
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, StoreError
 from redrive.model.ids import Token
+from redrive.model.item import Lease
 from redrive.task.app import App
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker import supervisor, worker_process
@@ -440,6 +441,52 @@ def test_what_ran_is_given_back_where_its_worker_stopped_in_order(broker: Broker
     in_flight_log.write_exit(WorkerExit(Exit(0, None, 0, Instant(0)), by_order=in_flight_log.is_stopped))
     assert settle_orphans(broker, in_flight_log).returned == 1
     assert charged(broker.get(lease.id)) == (0, 0, 0)
+
+
+def lose(broker: Broker, count: int) -> list[Lease]:
+    """Leases of items that were lost once."""
+    session = open_worker_session(broker, "lost before")
+    session.step([(lease, Lost()) for lease in session.step([], {"jobs": count}).leases], {})
+    return list(open_worker_session(broker, "gone").step([], {"jobs": count}).leases)
+
+
+def test_suspects_that_ran_together_are_given_back(broker: Broker, in_flight_log: InFlightLog) -> None:
+    broker.put_many("jobs", range(3))
+    for slot, lease in enumerate(lose(broker, 3)):
+        in_flight_log.begin(slot, lease.token)
+    assert settle_orphans(broker, in_flight_log).returned == 3
+    again = open_worker_session(broker, "gone").step([], {"jobs": 3}).leases
+    assert [(lease.losses, lease.attempts, lease.suspicion) for lease in again] == [(1, 2, 2)] * 3
+
+
+def test_suspect_that_ran_alone_is_lost(broker: Broker, in_flight_log: InFlightLog) -> None:
+    broker.put_many("jobs", range(3))
+    first, *others = lose(broker, 3)
+    in_flight_log.begin(0, first.token)
+    left = settle_orphans(broker, in_flight_log)
+    assert (left.lost, left.returned) == (1, 2)
+    assert [broker.get(lease.id).counters.losses for lease in (first, *others)] == [2, 1, 1]
+
+
+def test_suspects_in_processes_of_their_own_are_lost(broker: Broker, in_flight_log: InFlightLog) -> None:
+    """What runs beside them is not decided by suspicion there: without a loss, one could kill workers for ever."""
+    broker.put_many("jobs", range(2))
+    for slot, lease in enumerate(lose(broker, 2)):
+        in_flight_log.begin(slot, lease.token)
+        in_flight_log.assign_process(slot, 4711 + slot)
+    assert settle_orphans(broker, in_flight_log).lost == 2
+
+
+def test_suspect_that_never_runs_alone_is_lost_in_the_end(broker: Broker, in_flight_log: InFlightLog) -> None:
+    broker.put_many("jobs", range(2))
+    leases = lose(broker, 2)
+    lost = []
+    for _ in range(4):
+        for slot, lease in enumerate(leases):
+            in_flight_log.begin(slot, lease.token)
+        lost.append(settle_orphans(broker, in_flight_log).lost)
+        leases = list(open_worker_session(broker, "gone").step([], {"jobs": 2}).leases)
+    assert lost == [0, 0, 0, 2]
 
 
 def test_what_is_settled_already_stays_as_it_is(broker: Broker, in_flight_log: InFlightLog) -> None:

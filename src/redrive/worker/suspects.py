@@ -57,7 +57,7 @@ class Turn:
         self._worker = worker
         self._queue = ""
         self._version = 0
-        self._ask_at = Instant(0)
+        self._until = self._ask_at = Instant(0)
         self.is_held = False
 
     def take(self, queue: str) -> None:
@@ -68,13 +68,18 @@ class Turn:
 
     def renew(self) -> None:
         """Keep the turn."""
-        if self._core.clock.now() >= self._ask_at:
+        now = self._core.clock.now()
+        if now >= self._until:  # this process was suspended for long, and another one may have it
+            self._version = 0
+        if now >= self._ask_at:
             self._register()
 
     def release(self) -> None:
         """Give the turn to other workers."""
         if self.is_held:
             self.is_held = False
+            if self._core.clock.now() >= self._until:
+                return
             try:
                 run(self._core, unregister(SUSPECTS_KIND, self._queue))
             except RedriveError as error:  # then it expires
@@ -90,6 +95,7 @@ class Turn:
             self.is_held = isinstance(registered, Registration)
             if isinstance(registered, Registration):
                 self._version, pause = registered.version, TURN_TIMEOUT // 3
+                self._until = Instant(registered.at + TURN_TIMEOUT)
         except RedriveError as error:
             _log.warning("turn_not_taken", queue=self._queue, error=str(error))
         self._ask_at = Instant(self._core.clock.now() + pause)

@@ -333,6 +333,27 @@ class WorkerLifeConformance(WorkerSuite):
         assert beside == [set(), set()]
         assert places(broker.stats("jobs")) == {}
 
+    def test_item_that_the_next_loss_makes_dead_runs_when_its_worker_holds_nothing_else(
+        self, app: App, broker: Broker, clock: FakeClock
+    ) -> None:
+        jobs = app.queue("jobs", lease_timeout="10s", max_losses=2)
+        held: dict[str, int] = {}
+
+        @jobs.task
+        def mark(context: Context, name: str) -> None:
+            if context.losses:
+                held[name] = broker.stats("jobs").active
+
+        for name in ("one", "two", "three"):
+            mark.put(name)
+        assert len(broker.lease("jobs", limit=3)) == 3
+        clock.advance("11s")
+        broker.run_maintenance()
+        mark.put_many(mark.item(f"n{number}") for number in range(30))
+        work(app, broker)
+        assert held == {"one": 1, "two": 1, "three": 1}
+        assert places(broker.stats("jobs")) == {}
+
     def test_queues_are_worked_on_together(self, app: App, broker: Broker) -> None:
         names = [f"q{number}" for number in range(5)]
         seen: list[str] = []

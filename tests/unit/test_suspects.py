@@ -1,0 +1,134 @@
+"""Suspects of a worker with threads: when they start, beside what, and which worker has the turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from redrive import Broker, connect
+from redrive.broker.worker_session import Lost, Returned, open_worker_session
+from redrive.model.queue import QueueSettings
+from redrive.testing import FakeClock
+from redrive.worker.execution import HandlerSettings
+from redrive.worker.runner import Job
+from redrive.worker.suspects import GATHER_TIME, TURN_TIMEOUT, Suspects, Turn, most_together
+
+SETTINGS = QueueSettings(max_attempts=0, max_losses=0)
+SLOTS = 32
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(clock: FakeClock) -> Iterator[Broker]:
+    with connect("memory://", clock=clock, maintenance=False) as broker:
+        broker.create_queue("jobs", max_attempts=0, max_losses=0, lease_timeout="1h")
+        yield broker
+
+
+@pytest.fixture
+def suspects(broker: Broker) -> Suspects:
+    return Suspects(SLOTS, Turn(broker, "one"))
+
+
+def lost(broker: Broker, count: int, losses: int = 1) -> list[Job]:
+    """Jobs of items that were lost so often."""
+    session = open_worker_session(broker, "gone")
+    broker.put_many("jobs", range(count))
+    leases = session.step([], {"jobs": count}).leases
+    for _ in range(losses):
+        session.step([(lease, Lost()) for lease in leases], {})
+        leases = session.step([], {"jobs": count}).leases
+    assert [lease.losses for lease in leases] == [losses] * count
+    return [Job(lease, None, HandlerSettings()) for lease in leases]
+
+
+def admit(suspects: Suspects, jobs: list[Job], clock: FakeClock, settings: QueueSettings = SETTINGS) -> None:
+    for job in jobs:
+        assert suspects.admit(job, settings, len(jobs) + 1, clock.now()) is None
+
+
+def test_fewer_run_together_after_each_loss(broker: Broker) -> None:
+    assert [most_together(lost(broker, 1, losses)[0].lease, SLOTS) for losses in range(1, 6)] == [32, 4, 1, 1, 1]
+
+
+def test_they_start_together_when_nothing_else_runs(suspects: Suspects, broker: Broker, clock: FakeClock) -> None:
+    jobs = lost(broker, 40)
+    admit(suspects, jobs, clock)
+    assert suspects.keep_others_out, "there is no room for more of them"
+    assert suspects.choose(1, clock.now()) == []
+    assert suspects.choose(0, clock.now()) == jobs[:SLOTS]
+    assert suspects.choose(0, clock.now()) == []
+    suspects.end(jobs[3])
+    assert suspects.choose(0, clock.now()) == [jobs[SLOTS]]
+
+
+def test_the_most_suspect_bounds_how_many_run_beside_it(suspects: Suspects, broker: Broker, clock: FakeClock) -> None:
+    twice = lost(broker, 6, losses=2)
+    once = lost(broker, 8)
+    admit(suspects, twice, clock)
+    admit(suspects, once, clock)
+    started = suspects.choose(0, clock.now())
+    assert started == once
+    for job in once[:5]:
+        suspects.end(job)
+    assert suspects.choose(0, clock.now()) == twice[:1], "four together, and three of the others run"
+
+
+def test_what_the_next_loss_makes_dead_waits_in_its_queue(suspects: Suspects, broker: Broker, clock: FakeClock) -> None:
+    job, settings = lost(broker, 1)[0], QueueSettings(max_losses=2)
+    end = suspects.admit(job, settings, 2, clock.now())
+    assert isinstance(end, Returned)
+    assert end.delay
+    assert suspects.choose(0, clock.now()) == []
+    assert suspects.next_alone() == job.lease.id
+    assert suspects.next_alone() is None
+    assert suspects.admit(job, settings, 1, clock.now()) is None
+    assert suspects.choose(0, clock.now()) == [job]
+    assert suspects.keep_others_out
+
+
+def test_others_go_on_until_the_worker_has_the_turn(suspects: Suspects, broker: Broker, clock: FakeClock) -> None:
+    admit(suspects, lost(broker, 3), clock)
+    assert suspects.choose(5, clock.now()) == []
+    assert not suspects.keep_others_out
+    clock.advance(GATHER_TIME / 1_000_000)
+    assert suspects.choose(5, clock.now()) == []
+    assert suspects.keep_others_out
+    jobs = suspects.choose(0, clock.now())
+    assert len(jobs) == 3
+    for job in jobs:
+        assert suspects.keep_others_out
+        suspects.end(job)
+    suspects.choose(0, clock.now())
+    assert not suspects.keep_others_out
+
+
+def test_one_worker_at_a_time_has_the_turn(broker: Broker, clock: FakeClock) -> None:
+    one, two = Turn(broker, "one"), Turn(broker, "two")
+    one.take("jobs")
+    two.take("jobs")
+    assert (one.is_held, two.is_held) == (True, False)
+    for _ in range(5):
+        clock.advance(TURN_TIMEOUT / 2_000_000)
+        one.renew()
+        two.take("jobs")
+        assert (one.is_held, two.is_held) == (True, False)
+    one.release()
+    clock.advance(GATHER_TIME / 1_000_000)
+    two.take("jobs")
+    assert (one.is_held, two.is_held) == (False, True)
+
+
+def test_turn_of_a_worker_that_is_gone_ends(broker: Broker, clock: FakeClock) -> None:
+    one, two = Turn(broker, "one"), Turn(broker, "two")
+    one.take("jobs")
+    clock.advance(TURN_TIMEOUT / 1_000_000)
+    two.take("jobs")
+    assert two.is_held
+    one.renew()
+    assert not one.is_held, "it was suspended, and another worker has the turn"
