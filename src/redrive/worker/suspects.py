@@ -1,10 +1,10 @@
 """The suspects of a worker whose jobs share a process. They run apart from all other jobs, and together as far as safe.
 
 A suspect waits until nothing else runs in the worker. If that takes long, the worker asks for the turn of the queue,
-which one process has at a time: it starts nothing else until its suspects have run, and all others go on.
+which one process has at a time: it starts nothing else until its suspects have run, and all others continue.
 
-Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost or given
-back, the fewer start with it, in the end none. An item that would be dead after the next loss does not wait here, but
+Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost or
+returned, the fewer start with it, in the end none. An item that would be dead after the next loss does not wait here, but
 in its queue, and is leased by its id when the worker holds nothing else: it does not die of what another item did.
 """
 
