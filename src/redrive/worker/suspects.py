@@ -4,8 +4,8 @@ A suspect waits until nothing else runs in the worker. If that takes long, the w
 which one process has at a time: it starts nothing else until its suspects have run, and all others continue.
 
 Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost or
-returned, the fewer start with it, in the end none. An item that would be dead after the next loss does not wait here, but
-in its queue, and is leased by its id when the worker holds nothing else: it does not die of what another item did.
+returned, the fewer start with it, in the end none. An item that would be dead after the next loss does not wait here,
+but in its queue, and is leased by its id when the worker holds nothing else: it does not die of what another item did.
 """
 
 from __future__ import annotations
