@@ -21,7 +21,7 @@ from tests.integration.test_worker_processes import Ends, failure, is_alive, val
 from tests.until import until
 
 from redrive import Failure, connect
-from redrive.broker.worker_session import Completed, Lost, Outcome, Returned
+from redrive.broker.worker_session import Completed, Failed, Lost, Outcome, Returned
 from redrive.model.limits import KIB
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker.app_loader import load_app
@@ -311,7 +311,9 @@ def test_item_that_runs_too_long_takes_nothing_along(start: Start, tmp_path: Pat
     children.give([slow, *others])
     until((tmp_path / "never.begun").exists)
     children.runner.interrupt(slow, Failure("TimeLimitExceeded", "it ran for longer than the time limit of its task"))
-    assert "longer than the time limit" in failure(children.ends.of(slow)[0]).text
+    (end,) = children.ends.of(slow)
+    assert isinstance(end, Failed)
+    assert "longer than the time limit" in end.failure.text
     assert all(isinstance(end, Completed) for end in children.ends.of(*others))
     assert children.runs() == Counter(range(6))
 

@@ -16,7 +16,7 @@ import pytest
 from tests.sizes import THOROUGH
 from tests.until import until
 
-from redrive import Broker, Failure, connect
+from redrive import Broker, Failure, Status, connect
 from redrive.broker.worker_session import Completed, Failed, Lost, Outcome, Returned
 from redrive.errors import InvalidInput
 from redrive.model.classify import ErrorClass
@@ -29,7 +29,29 @@ from redrive.worker.execution import HandlerSettings
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
+from redrive.worker.worker import Worker
 
+LIMITED = """
+import time
+from redrive import App
+from redrive.worker.execution import TimeLimitExceeded
+
+app = App("{url}")
+jobs = app.queue("jobs", retry={{"attempts": 3, "cooldown": "1h"}}, max_losses=1)
+ruled = app.queue("ruled", error_rules=[{{"error_class": "resource", "type": "TimeLimitExceeded"}}])
+
+@jobs.task(time_limit="100ms")
+def retried() -> None:
+    time.sleep(600)
+
+@jobs.task(time_limit="100ms", final_errors=[TimeLimitExceeded])
+def final() -> None:
+    time.sleep(600)
+
+@ruled.task(time_limit="100ms")
+def by_rule() -> None:
+    time.sleep(600)
+"""
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no processes to fork here")
 
 PROGRAM = """
@@ -346,15 +368,38 @@ def test_item_that_runs_too_long_is_killed_with_all_that_it_started(
     other = begun(tmp_path / "x")
     for _ in range(3):  # whoever watches the time says so again and again
         runner.interrupt(one, Failure("TimeLimitExceeded", "it ran for longer than the time limit of its task"))
-    lost = ends.of(one)[0]
-    assert isinstance(lost, Lost)
-    assert "longer than the time limit" in failure(lost).text
-    assert failure(lost).signal == "SIGKILL"
+    end = ends.of(one)[0]
+    assert isinstance(end, Failed)
+    assert "longer than the time limit" in end.failure.text
+    assert end.failure.peak_memory
     until(lambda: not is_alive(other))
     after = job("echo", "after")
     runner.submit([after])
     assert value(ends.of(after)[0]) == "after"
     assert len(ends) == 2
+
+
+def test_time_limit_in_a_process_is_a_failure_that_is_retried_as_the_queue_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "limited_app.py").write_text(LIMITED.format(url=f"sqlite:///{tmp_path / 'jobs.db'}"))
+    monkeypatch.syspath_prepend(tmp_path)
+    app = load_app("limited_app:app")
+    with app:
+        app.create_queues(app.broker)
+        ids = {name: app.tasks[name].put().id for name in ("retried", "final", "by_rule")}
+        Worker(app, processes=2, spec="limited_app:app").run(until_idle=True)
+        for name, (status, failures) in {"retried": (Status.FAILED, 1), "final": (Status.DEAD, 1)}.items():
+            item = app.broker.get(ids[name])
+            assert (item.status, item.counters.failures, item.counters.losses) == (status, failures, 0)
+            assert item.last_failure is not None
+            assert item.last_failure.type.endswith("TimeLimitExceeded")
+            assert item.last_failure.error_class is not ErrorClass.POISON
+            assert item.last_failure.host
+            assert item.last_failure.duration
+        ruled = app.broker.get(ids["by_rule"])
+        assert ruled.last_failure is not None
+        assert ruled.last_failure.error_class is ErrorClass.RESOURCE
 
 
 def test_memory_beyond_the_limit_is_a_failure_of_the_handler(start: Start, job: Make, ends: Ends) -> None:
@@ -573,6 +618,7 @@ from redrive.worker.execution import HandlerSettings
 from redrive.worker.app_loader import load_app
 from redrive.worker.process_runner import ProcessRunner
 from redrive.worker.runner import Job
+from redrive.worker.worker import Worker
 spec, path = sys.argv[1:]
 app = load_app(spec)
 broker = connect("memory://")

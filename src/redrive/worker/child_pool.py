@@ -6,6 +6,7 @@ import selectors
 import threading
 import time
 
+from redrive.model.failure import Failure
 from redrive.telemetry import events
 from redrive.worker.child_queue import ChildQueue
 from redrive.worker.child_slot import IDLE_DEATH_PAUSES, ExitingChild, Slot
@@ -59,7 +60,7 @@ class ChildPool:
             due.append(self.zygote_at)
         return max(0.0, min([at - now for at in due] + [longest]))
 
-    def kill(self, slot: Slot, because: str) -> None:
+    def kill(self, slot: Slot, because: str | Failure) -> None:
         """Kill the child of a slot, unless it was killed before."""
         if slot.because is None and self.zygote is not None:
             slot.because = because

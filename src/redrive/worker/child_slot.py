@@ -9,7 +9,8 @@ from itertools import takewhile
 
 import msgspec
 
-from redrive.broker.worker_session import Lost
+from redrive.broker.worker_session import Failed, Lost
+from redrive.model.failure import Failure
 from redrive.model.ids import Token
 from redrive.telemetry import events, tracing
 from redrive.worker.child_queue import ChildQueue
@@ -60,8 +61,8 @@ class Slot:
         """True if nothing was queued for the child since its queue was last emptied."""
         self.heard_at = 0.0
         """Time of the last report, or of the first job given to an idle child."""
-        self.because: str | None = None
-        """Reason for which the child was killed."""
+        self.because: str | Failure | None = None
+        """Reason for which the child was killed; the failure of its job if that ran for too long."""
         self.left = 0
         """Items that it may be given before it is replaced."""
         self.told_to_stop = False
@@ -180,14 +181,17 @@ class ExitingChild(msgspec.Struct, eq=False):
 
     job: Job
     pid: int
-    because: str | None
+    because: str | Failure | None
     since: float
     suspected: bool = False
     """True if it was killed to make sure that it ends."""
 
-    def end(self, exit: Exit | None) -> Lost:
-        """Return the outcome of the job: lost, with what is known of the exit."""
+    def end(self, exit: Exit | None) -> Lost | Failed:
+        """Return the outcome of the job: lost, with what is known of the exit; failed if it ran for too long."""
         job = self.job
+        if isinstance(self.because, Failure):
+            memory = None if exit is None else exit.peak_memory
+            return Failed(msgspec.structs.replace(self.because, peak_memory=memory))
         return Lost(
             loss(
                 exit,

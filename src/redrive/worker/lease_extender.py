@@ -5,8 +5,11 @@ It has a separate thread, which waits for no handler, and not for the dispatcher
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
+
+import msgspec
 
 from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.worker_session import WorkerSession
@@ -14,7 +17,7 @@ from redrive.clock import Instant
 from redrive.errors import Closed, LeaseLost, NotFound, RedriveError
 from redrive.model.duration import SECOND
 from redrive.model.failure import Failure, failure_from_exception
-from redrive.telemetry import events
+from redrive.telemetry import events, tracing
 from redrive.worker.execution import TimeLimitExceeded
 from redrive.worker.runner import Job, Runner
 
@@ -77,7 +80,7 @@ class LeaseExtender(BackgroundThread):
         for job in jobs:
             began_at, limit = job.began_at, job.time_limit
             if began_at is not None and limit is not None and (now - began_at) * SECOND >= limit:
-                self._runner.interrupt(job, _too_long(job))
+                self._runner.interrupt(job, _too_long(job, now - began_at))
 
     def _extend(self, jobs: Sequence[Job]) -> None:
         asked_at = time.monotonic()
@@ -107,5 +110,14 @@ def _confirmation_seconds(jobs: int) -> float:
     return max(CONFIRM_SECONDS, jobs / CONFIRMED_PER_SECOND)
 
 
-def _too_long(job: Job) -> Failure:
-    return failure_from_exception(TimeLimitExceeded(job.time_limit), worker=job.lease.worker)
+def _too_long(job: Job, seconds: float) -> Failure:
+    """Return the failure of a job over its time limit, as its handler would have raised it."""
+    failure = failure_from_exception(
+        TimeLimitExceeded(job.time_limit),
+        worker=job.lease.worker,
+        rules=job.handling.rules,
+        final_types=() if job.task is None else job.task.final_errors,
+        host=socket.gethostname(),
+        trace_id=tracing.trace_id(job.lease.headers),
+    )
+    return msgspec.structs.replace(failure, duration=int(seconds * SECOND))

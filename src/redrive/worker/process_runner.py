@@ -123,8 +123,8 @@ class ProcessRunner:
         return taken
 
     def interrupt(self, job: Job, failure: Failure) -> None:
-        """Kill its process. The job is lost, with the text of this failure and what is known of the exit."""
-        self._kill(job, failure.text)
+        """Kill its process. The job fails with this failure."""
+        self._kill(job, failure)
 
     def revoke(self, job: Job) -> None:
         """Kill its process. Another one takes its slot."""
@@ -141,7 +141,7 @@ class ProcessRunner:
         self._end()
         return self._killed + [job for slot in self._slots for job in slot.jobs.values()]
 
-    def _kill(self, job: Job, because: str) -> None:
+    def _kill(self, job: Job, because: str | Failure) -> None:
         """Kill the child that runs this job, if one does, after the jobs behind it are reclaimed."""
         with self._lock:
             slot = next((slot for slot in self._slots if job.lease.token in slot.jobs), None)
