@@ -23,6 +23,7 @@ from redrive.model.classify import ErrorClass
 from redrive.model.limits import MIB
 from redrive.task.app import App
 from redrive.testing.fake_clock import PATIENCE_SECONDS
+from redrive.worker import child_pool
 from redrive.worker.app_loader import load_app
 from redrive.worker.child_pool import REPORT_SECONDS
 from redrive.worker.execution import HandlerSettings
@@ -452,6 +453,51 @@ def test_death_is_noticed_though_something_holds_the_socket_open(start: Start, j
     start().submit([one, after])
     assert failure(ends.of(one)[0]).exit_code == 5
     assert value(ends.of(after)[0]) == "after"
+
+
+SLOW_IMPORT = """
+import os, pathlib, signal, time
+from redrive import App
+
+begun = pathlib.Path({folder!r})
+count = len(list(begun.iterdir()))
+(begun / str(os.getpid())).touch()
+while count < {held}:
+    time.sleep(0.005)
+app = App()
+jobs = app.queue("jobs")
+"""
+
+
+@pytest.mark.parametrize(("kills", "starts"), [(2, True), (4, False)])
+def test_zygote_that_is_killed_while_it_imports_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, starts: bool
+) -> None:
+    monkeypatch.setattr(child_pool, "ZYGOTE_PAUSES", (0.0, 0.0, 0.0, 0.0))
+    (begun := tmp_path / "begun").mkdir()
+    (tmp_path / "slow_import.py").write_text(SLOW_IMPORT.format(folder=str(begun), held=kills))
+    monkeypatch.syspath_prepend(tmp_path)
+    runner = ProcessRunner("slow_import:app", 1)
+    problems: list[Exception] = []
+
+    def start() -> None:
+        try:
+            runner.start(lambda job, end: None)
+        except InvalidInput as error:
+            problems.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    killed: set[str] = set()
+    for _ in range(kills):
+        until(lambda: {each.name for each in begun.iterdir()} - killed)
+        (pid,) = {each.name for each in begun.iterdir()} - killed
+        killed.add(pid)
+        os.kill(int(pid), signal.SIGKILL)
+    starting.join(PATIENCE_SECONDS)
+    assert bool(problems) is not starts
+    if starts:
+        runner.close(jobs_too=True)
 
 
 def test_death_of_the_zygote_costs_what_ran_and_no_more(start: Start, job: Make, ends: Ends) -> None:

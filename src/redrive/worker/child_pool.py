@@ -134,11 +134,14 @@ class ChildPool:
         self._in_flight_log.assign_process(slot.number, pid)
 
     def lose_zygote(self, zygote: ZygoteProcess) -> None:
-        """Kill the children of a dead zygote, and schedule the next one; before the first import, set `problem`."""
+        """Kill the children of a dead zygote, and schedule the next one.
+
+        Before the first import, set `problem`, unless it was killed: then a few more are tried.
+        """
         self.selector.unregister(zygote)
         zygote.close()
         self.zygote = None
-        if not self.ready.is_set():
+        if not self.ready.is_set() and not (zygote.was_killed and self._zygote_deaths < len(ZYGOTE_PAUSES) - 1):
             self.problem = zygote.problem or f"the process that imports {self._setup.app} ended before it had done so"
             self.ready.set()
             return

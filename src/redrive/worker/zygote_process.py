@@ -57,6 +57,11 @@ class ZygoteProcess:
         """True if it has ended."""
         return self._channel.has_ended
 
+    @property
+    def was_killed(self) -> bool:
+        """True if a signal ended it, and not what it did. After `close`."""
+        return self.problem is None and (self._process.returncode or 0) < 0
+
     def fork(self, slot: int, queue: ChildQueue) -> tuple[int, socket.socket]:
         """Ask for a child that takes from the queue. Returns the number that `Forked` will name, and our end of its
         socket.
