@@ -23,6 +23,7 @@ from redrive.mailbox import (
     InvalidParameterError,
     LoopGroup,
     Mailbox,
+    MailboxClosedError,
     MainLoop,
     MainLoopRequest,
     MainLoopResult,
@@ -30,6 +31,7 @@ from redrive.mailbox import (
     MessageLoop,
 )
 from redrive.testing import FakeMailbox
+from redrive.testing.conformance.actions import Background
 from redrive.worker.in_flight import InFlightLog
 from redrive.worker.ipc import WorkerLaunch
 
@@ -199,6 +201,17 @@ def test_suspect_is_handled_alone(broker: Broker) -> None:
         go.set()
         until(lambda: len(calls) == 3)
         until(lambda: broker.count(ids=[suspect, *ordinary], status=None) == 0)
+
+
+def test_loop_on_a_mailbox_that_is_closed_ends(tmp_path: Path) -> None:
+    own: Mailbox[Ask, Answer] = Mailbox(f"sqlite:///{tmp_path}/own.db", "own", body=Ask, reply=Answer)
+    loop = MainLoop(requests=own, handler=len)
+    run = Background(loop.run)
+    assert own.request(MainLoopRequest("abc"), "30s").output == 3
+    own.close()
+    run.result()
+    with pytest.raises(MailboxClosedError):
+        MainLoop(requests=own, handler=len).run()
 
 
 def test_group_is_a_context_manager_that_shuts_it_down(broker: Broker) -> None:

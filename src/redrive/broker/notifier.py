@@ -141,9 +141,14 @@ class Notifier:
         """Wake the next waiter of the queue: there may be more items, or the woken one cannot continue."""
         shielded_later(self._pass_on, queue)
 
-    def _pass_on(self, queue: str) -> None:
+    def notify_all(self, queue: str) -> None:
+        """Wake all waiters of the queue: one of them has to end. The others wait again."""
+        shielded_later(self._pass_on, queue, None)
+
+    def _pass_on(self, queue: str, count: int | None = 1) -> None:
         with self._mutex:
-            woken = self._pop(queue, 1)
+            self._tickets[queue] += count is None  # for one that is about to wait
+            woken = self._pop(queue, count)
         self._wake(woken)
 
     def wait(self, step: WaitForQueue) -> bool:

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from redrive.broker.flows.inspection import parse_choice
 from redrive.clock import to_datetime
-from redrive.errors import InvalidInput, short_repr
 from redrive.mailbox.dead_letter import DeadLetter
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import MessageLoop, handler_errors
 from redrive.mailbox.request_loop import result_of
-from redrive.model.caller_input import exact_str
 from redrive.model.exception import safe_str
 from redrive.telemetry import events
 from redrive.telemetry.metrics import LETTER_AGE_SECONDS, LETTER_HANDLER_SECONDS, LETTERS_HANDLED
@@ -67,7 +66,9 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
         self._began = time.perf_counter()
         with handler_errors():
             letter = message.body
-            action = _action_of(result_of(self._handler(letter)))
+            action = result_of(self._handler(letter))
+            if action is not None:
+                action = parse_choice("the action of a handler", DLQAction, action, "None")
         took = time.perf_counter() - self._began
         if action is None:
             message.acknowledge()
@@ -106,13 +107,3 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
             meter.metrics.add(LETTERS_HANDLED, (name, action))
             meter.metrics.observe(LETTER_AGE_SECONDS, (name,), self._age(letter))
             meter.metrics.observe(LETTER_HANDLER_SECONDS, (name,), took)
-
-
-def _action_of(returned: object) -> DLQAction | None:
-    """Return what a handler returned as an action, by its value. Raises InvalidInput if it is none."""
-    if returned is None:
-        return None
-    action = next((each for each in DLQAction if isinstance(returned, str) and exact_str(returned) == each.value), None)
-    if action is None:
-        raise InvalidInput(f"a handler returns Replay, Discard, Keep or None, not {short_repr(returned, 60)}")
-    return action

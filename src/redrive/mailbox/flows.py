@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -122,7 +122,14 @@ def import_letter(core: Core, queue: str, body: BodyType[Any], letter: object, *
 
 
 def receive(
-    core: Core, queue: str, body: BodyType[Any], limit: int, visibility: int, wait: int, worker: str
+    core: Core,
+    queue: str,
+    body: BodyType[Any],
+    limit: int,
+    visibility: int,
+    wait: int,
+    worker: str,
+    is_closed: Callable[[], bool],
 ) -> Flow[list[Delivered]]:
     """Lease up to `limit` messages. One that cannot be decoded is dead, and others are received instead.
 
@@ -131,7 +138,7 @@ def receive(
     end = core.clock.now() + wait
     timeout = visibility or DEFAULT_VISIBILITY_SECONDS * SECOND
     while True:
-        leases = yield from deliveries.lease_checked(core, queue, limit, wait, timeout, worker)
+        leases = yield from deliveries.lease_checked(core, queue, limit, wait, timeout, worker, is_closed)
         delivered: list[Delivered] = []
         for lease in leases:
             try:

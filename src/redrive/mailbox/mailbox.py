@@ -13,7 +13,7 @@ from redrive.broker.flows import moves, queues
 from redrive.broker.flows.deliveries import queue_name
 from redrive.connect import connect, token_for
 from redrive.contract.item_calls import NewItem
-from redrive.errors import InvalidInput, short_repr
+from redrive.errors import Closed, InvalidInput, short_repr
 from redrive.mailbox import flows
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter
@@ -111,7 +111,7 @@ class Mailbox(Generic[T, R]):
 
         They are invisible to other consumers for `visibility_timeout` seconds (0 to 43,200). A message that is not of
         the type of the mailbox is dead (`undecodable`), and others are received instead. A dead-letter mailbox delivers
-        it, with the bytes of its body. A closed mailbox returns none.
+        it, with the bytes of its body. A closed mailbox returns none, also one that is closed during the wait.
         """
         if isinstance(max_messages, bool) or not isinstance(max_messages, int) or not 1 <= max_messages <= MAX_MESSAGES:
             raise InvalidParameterError("max_messages", max_messages, f"a whole number from 1 to {MAX_MESSAGES}")
@@ -120,10 +120,23 @@ class Mailbox(Generic[T, R]):
         if self._is_closed:
             return []
         self._open()
-        with named_errors:
-            delivered = self._run(
-                flows.receive(self._core, self.name, self._body_type, max_messages, visibility, wait, self._worker)
-            )
+        flow = flows.receive(
+            self._core,
+            self.name,
+            self._body_type,
+            max_messages,
+            visibility,
+            wait,
+            self._worker,
+            lambda: self._is_closed,
+        )
+        try:
+            with named_errors:
+                delivered = self._run(flow)
+        except Closed:
+            if not self._is_closed:
+                raise
+            return []
         return [Message(self, each, is_finalized=not visibility) for each in delivered]
 
     @lists_options(MessageOptions)
@@ -155,6 +168,7 @@ class Mailbox(Generic[T, R]):
         """Close the mailbox, and the broker if the mailbox opened it. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
+            self._core.notify.notify_all(self.name)
             if self._owns_broker:
                 self._broker.close()
 

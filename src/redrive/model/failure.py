@@ -155,7 +155,7 @@ def failure_from_fields(
     *,
     bases: Sequence[str] = (),
     status_code: int | None = None,
-    error_class: ErrorClass | None = None,
+    error_class: ErrorClass | str | None = None,
     worker: str | None = None,
     final: bool = False,
     rules: Sequence[ErrorRule] = (),
@@ -168,13 +168,18 @@ def failure_from_fields(
         type=type,
         text=text,
         traceback=_clean(traceback, MAX_TRACEBACK_BYTES),
-        error_class=error_class or classify(type, names, status_code, text, rules),
+        error_class=_known_class(error_class) or classify(type, names, status_code, text, rules),
         fingerprint=fingerprint(type, (), text),
         worker=_clean(worker, MAX_TYPE_BYTES),
         final=final,
         bases=names,
         retry_after=_bounded(retry_after, 0, MAX_RETRY_AFTER),
     )
+
+
+def _known_class(given: ErrorClass | str | None) -> ErrorClass | None:
+    """Return a class of errors that a program may have given as text; None for any other value."""
+    return next((each for each in ErrorClass if each == given), None)
 
 
 def failure_from_loss(

@@ -55,6 +55,10 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         for setting, delays in (("base", [self.base]), ("cap", [self.cap or 0]), ("delays", self.delays)):
             if any(not 0 <= delay <= MAX_DURATION for delay in delays):
                 raise InvalidSetting(f"delay.{setting}", "must be from 0 microseconds to 100 years")
+        if self.schedule.__class__ is not BackoffKind:  # a program may give the text
+            if self.schedule not in tuple(BackoffKind):
+                raise InvalidSetting("delay.schedule", f"must be one of {', '.join(BackoffKind)}")
+            msgspec.structs.force_setattr(self, "schedule", BackoffKind(self.schedule))
         if (self.schedule is BackoffKind.LIST) != bool(self.delays):
             raise InvalidSetting("delay.delays", "must be given with schedule 'list', and only then")
         if (self.schedule is BackoffKind.FUNCTION) != (self.function is not None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -152,9 +152,16 @@ def lease(
 
 
 def lease_checked(
-    core: Core, queue: str, limit: int, wait: int, timeout: int | None, worker: str | None
+    core: Core,
+    queue: str,
+    limit: int,
+    wait: int,
+    timeout: int | None,
+    worker: str | None,
+    is_ended: Callable[[], bool] = lambda: False,
 ) -> Flow[list[Lease]]:
-    """Lease as `lease` does, with checked arguments and durations in microseconds."""
+    """Lease as `lease` does, with checked arguments and durations in microseconds. A wait ends without leases if it
+    is woken and `is_ended`."""
     until = core.clock.now() + wait if wait else None
     ignore_overdue = waited = woken = False
     sweeps = 0
@@ -168,11 +175,13 @@ def lease_checked(
                 sweeps += 1
                 ignore_overdue = sweeps == MAX_SWEEPS
                 continue
-            if leased.leases or until is None or core.clock.now() >= until:
+            if leased.leases or until is None or core.clock.now() >= until or is_ended():
                 break
             waited = True
             woken = yield WaitForQueue(queue, ticket, Instant(until), leased.next_at)
             ignore_overdue, sweeps = False, 0
+            if is_ended():
+                break
     except BaseException:  # also GeneratorExit: the caller was cancelled or interrupted, perhaps after its wake-up
         if waited:
             core.notify.notify_next(queue)

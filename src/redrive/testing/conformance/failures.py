@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from redrive import Broker, Dead, DeadReason, Failure, RetryVerdict, Status
-from redrive.model.classify import ErrorClass
+from redrive.errors import InvalidSetting
+from redrive.model.classify import ErrorClass, ErrorRule
 from redrive.model.duration import SECOND
 from redrive.model.item import Counters
+from redrive.model.retry_policy import Backoff, RetryPolicy
 from redrive.testing.conformance.actions import Boom, kill, lose, take, take_all
 from redrive.testing.conformance.suite import OpenBroker, Suite
 from redrive.testing.fake_clock import FakeClock
@@ -52,6 +54,27 @@ class FailConformance(Suite):
         assert item.last_failure.type.endswith("Boom")
         assert item.last_failure.text == "no such host"
         assert [(entry.event, entry.worker) for entry in item.history] == [("failed", "w1")]
+
+    def test_members_of_enumerations_may_be_given_as_text(self, broker: Broker) -> None:
+        said: Any = "network"
+        rule = ErrorRule(said, contains=("no such host",))
+        schedule: Any = "list"
+        retry = RetryPolicy(attempts=3, delay=Backoff(schedule, delays=(SECOND,)))
+        broker.create_queue("jobs", error_rules=[rule], retry=retry, final_errors=["poison"])
+        for error in (Boom("no such host"), Failure("Lost", "no route", error_class=said)):
+            broker.put("jobs", 1)
+            lease = take(broker)
+            assert broker.fail(lease, error).status is Status.FAILED
+            failure = broker.get(lease.id).last_failure
+            assert failure is not None
+            assert failure.error_class is ErrorClass.NETWORK
+        broker.put("jobs", 1)
+        assert broker.fail(take(broker), Failure("Lost", "x", error_class=said), final=True).status is Status.DEAD
+        assert broker.count(error_class="network") == 1
+        unknown: Any = "weekly"
+        for make in (lambda: ErrorRule(unknown, type="X"), lambda: Backoff(unknown)):
+            with pytest.raises(InvalidSetting, match="must be one of"):
+                make()
 
     def test_failing_item_gets_as_many_tries_as_retry_says(self, broker: Broker) -> None:
         broker.create_queue("jobs", retry={"attempts": 3})

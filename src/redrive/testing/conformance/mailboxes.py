@@ -306,6 +306,17 @@ class MailboxConformance(Suite):
             assert isinstance(closed.value, Closed | MailboxError)
         assert broker.stats("orders").pending == 1
 
+    def test_receive_of_a_mailbox_that_is_closed_ends_and_others_wait_on(
+        self, orders: Mailbox[Purchase, int], broker: Broker, clock: FakeClock
+    ) -> None:
+        other: Mailbox[Purchase, int] = Mailbox(broker, "orders", body=Purchase)
+        closed, waits = (Background(lambda each=each: each.receive(wait_time_seconds=20)) for each in (orders, other))  # type: ignore[misc]
+        clock.until_waiting()
+        orders.close()
+        assert closed.result() == []
+        other.send(Purchase(1))
+        assert len(waits.result()) == 1
+
     def test_purge_removes_what_was_confirmed_and_nothing_that_is_held(
         self, orders: Mailbox[Purchase, int], broker: Broker
     ) -> None:

@@ -216,7 +216,8 @@ class WorkingConformance(WorkerSuite):
 
         @jobs.task
         def never() -> Dead:
-            return Dead(note="no such customer")
+            reason: Any = "buried"
+            return Dead(reason, note="no such customer")
 
         ids = {task.name: task.put().id for task in (later, not_now, never)}
         work(app, broker)
@@ -234,7 +235,7 @@ class WorkingConformance(WorkerSuite):
         assert released.history[-1].note == "busy"
         buried = broker.get(ids["never"])
         assert (buried.status, buried.dead_reason) == (Status.DEAD, DeadReason.BURIED)
-        assert buried.history[-1].note == "no such customer"
+        assert (buried.history[-1].note, buried.history[-1].event) == ("no such customer", "buried")
 
     def test_retry_that_is_asked_for_again_and_again_ends(self, app: App, broker: Broker, clock: FakeClock) -> None:
         jobs = app.queue("jobs", max_attempts=3)
