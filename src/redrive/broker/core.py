@@ -9,6 +9,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -32,15 +33,19 @@ from redrive.contract.replies import REPLY_TO
 from redrive.errors import Closed, InvalidInput
 from redrive.model.caller_input import checking_input
 from redrive.model.death import DeadReason
+from redrive.model.duration import DAY, SECOND
 from redrive.model.failure import Failure
 from redrive.model.gate import RETRY_AFTER_GATE, Gate, set_gate
 from redrive.model.item import NO_OVERRIDES, Counters, Item, Lease, Overrides, Receipt, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, Verdict, check_custom_verdict, count_outcome, dead_verdict, judge
 from redrive.model.limits import check_address, check_label, split_address
 from redrive.model.queue import Queue
-from redrive.model.retry_policy import DelayFunction
+from redrive.model.retry_policy import MAX_FUNCTION_DELAY, DelayFunction
 from redrive.store import Store
+from redrive.telemetry import events
 from redrive.telemetry.metrics import Metrics
+
+_log = events.logger("redrive.broker")
 
 
 class Core:
@@ -62,7 +67,7 @@ class Core:
         self.committer = Committer(store, self.notify.notify_arrivals)
         self.redaction = redaction or Redaction()
         self._actor = check_label("actor", _default_actor() if actor is None else actor)
-        self._backoffs = dict(backoffs or {})
+        self._backoffs = {name: _cut_with_warning(name, function) for name, function in (backoffs or {}).items()}
         self._queues: dict[str, Queue] = {}
         self._with_maintenance = maintenance
         self._maintenance: MaintenanceThread | None = None
@@ -124,7 +129,7 @@ class Core:
 
     def add_backoff(self, name: str, function: DelayFunction) -> None:
         """Register a delay function of this program, which retry policies may name."""
-        self._backoffs[name] = function
+        self._backoffs[name] = _cut_with_warning(name, function)
 
     def evict_queue(self, name: str) -> None:
         """Remove a deleted queue from the cache."""
@@ -276,6 +281,18 @@ def _default_actor() -> str:
     except (OSError, KeyError, ImportError):
         user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+def _cut_with_warning(name: str, function: DelayFunction) -> DelayFunction:
+    """Return the delay function with a warning in the log where its answer is cut. What it raises is handled there."""
+
+    def delay(n: int) -> Any:
+        answer: Any = function(n)
+        if (answer.total_seconds() if isinstance(answer, timedelta) else answer) > MAX_FUNCTION_DELAY // SECOND:
+            _log.warning("delay_function_cut", function=name, days=MAX_FUNCTION_DELAY // DAY)
+        return answer
+
+    return delay
 
 
 _OPEN: weakref.WeakSet[Core] = weakref.WeakSet()

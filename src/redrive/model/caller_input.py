@@ -11,12 +11,15 @@ import _signal  # type: ignore[import-not-found]  # its `getsignal` does not pri
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from redrive.errors import InvalidInput, RedriveError
+import msgspec
+
+from redrive.errors import InvalidInput, InvalidSetting, RedriveError
 
 
 @contextmanager
@@ -59,6 +62,15 @@ def unreadable(what: str, error: Exception) -> InvalidInput:
 def exact_str(text: str) -> str:
     """Return the same text as a plain str: a subclass may override length, hash and equality."""
     return text if type(text) is str else str.__str__(text)
+
+
+def set_member(struct: msgspec.Struct, field: str, kind: type[StrEnum], setting: str) -> None:
+    """Replace the text of a field, which a program may have given, by the member of its enumeration."""
+    value = getattr(struct, field)
+    if value.__class__ is not kind:
+        if value not in tuple(kind):
+            raise InvalidSetting(setting, f"must be one of {', '.join(kind)}")
+        msgspec.structs.force_setattr(struct, field, kind(value))
 
 
 def flag(what: str, value: object) -> bool:

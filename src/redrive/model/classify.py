@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from redrive.errors import InvalidSetting
+from redrive.model.caller_input import set_member
 from redrive.model.search_terms import tokenize
 
 MAX_CLASSIFIED_CHARS = 4_096
@@ -39,10 +39,7 @@ class ErrorRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     contains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.error_class.__class__ is not ErrorClass:  # a program may give the text
-            if self.error_class not in tuple(ErrorClass):
-                raise InvalidSetting("error_rules.error_class", f"must be one of {', '.join(ErrorClass)}")
-            msgspec.structs.force_setattr(self, "error_class", ErrorClass(self.error_class))
+        set_member(self, "error_class", ErrorClass, "error_rules.error_class")
 
     @property
     def has_condition(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from redrive.errors import InvalidDuration, InvalidName, InvalidSetting
-from redrive.model.caller_input import exact_str, is_of_a_signal, table
+from redrive.model.caller_input import exact_str, is_of_a_signal, set_member, table
 from redrive.model.classify import ErrorClass
-from redrive.model.duration import HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
+from redrive.model.duration import DAY, HOUR, MAX_DURATION, MINUTE, SECOND, format_duration, parse_duration
 from redrive.model.failure import Failure
 from redrive.model.limits import check_name
 from redrive.model.text import suggest
@@ -55,10 +55,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         for setting, delays in (("base", [self.base]), ("cap", [self.cap or 0]), ("delays", self.delays)):
             if any(not 0 <= delay <= MAX_DURATION for delay in delays):
                 raise InvalidSetting(f"delay.{setting}", "must be from 0 microseconds to 100 years")
-        if self.schedule.__class__ is not BackoffKind:  # a program may give the text
-            if self.schedule not in tuple(BackoffKind):
-                raise InvalidSetting("delay.schedule", f"must be one of {', '.join(BackoffKind)}")
-            msgspec.structs.force_setattr(self, "schedule", BackoffKind(self.schedule))
+        set_member(self, "schedule", BackoffKind, "delay.schedule")
         if (self.schedule is BackoffKind.LIST) != bool(self.delays):
             raise InvalidSetting("delay.delays", "must be given with schedule 'list', and only then")
         if (self.schedule is BackoffKind.FUNCTION) != (self.function is not None):
@@ -68,6 +65,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 NEVER = Backoff(BackoffKind.NEVER)
 IMMEDIATE = Backoff(BackoffKind.IMMEDIATE)
 
+MAX_FUNCTION_DELAY = 365 * DAY
 # The rule if a function is unknown, raises or returns an invalid value: the item must be retried nevertheless.
 FALLBACK_BACKOFF = Backoff(BackoffKind.EXPONENTIAL, base=SECOND, cap=HOUR)
 
@@ -195,7 +193,7 @@ def _ask(function: DelayFunction | None, n: int) -> int | None:
         # `not >=` also catches NaN, for which all comparisons are false.
         if isinstance(answer, bool) or not answer >= 0:
             return None
-        return int(min(answer, MAX_DURATION // SECOND) * SECOND)
+        return int(min(answer, MAX_FUNCTION_DELAY // SECOND) * SECOND)
     except BaseException as error:  # also SystemExit: a broken function must not end the program
         if isinstance(error, KeyboardInterrupt) or is_of_a_signal(error):
             raise

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive import Broker
-from redrive.model.duration import SECOND
+from redrive.model.duration import DAY, SECOND
 from redrive.model.item import Counters
 from redrive.testing.conformance.actions import Boom, kill, lose, places, take, take_all
 from redrive.testing.conformance.suite import OpenBroker, Suite
@@ -113,6 +113,16 @@ class DelayConformance(Suite):
         for minutes in (2, 4, 8, 16, 32, 60, 60):
             assert broker.fail(take(broker), "boom").ready_at == clock.now() + minutes * MINUTE
             clock.advance(minutes * 60)
+
+    def test_delay_of_a_function_is_cut_at_a_year_with_a_warning(
+        self, open_broker: OpenBroker, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broker = open_broker(backoffs={"never": lambda n: 1e300})
+        broker.create_queue("jobs", retry={"attempts": 3, "function": "never"})
+        broker.put("jobs", 1)
+        settled = broker.fail(take(broker), "boom")
+        assert settled.ready_at == clock.now() + 365 * DAY
+        assert "delay_function_cut function=never days=365" in caplog.text
 
     def test_function_that_is_unknown_here_does_not_lose_the_item(self, broker: Broker, clock: FakeClock) -> None:
         broker.create_queue("jobs", retry={"attempts": 3, "function": "elsewhere"})
