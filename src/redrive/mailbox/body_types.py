@@ -65,8 +65,9 @@ class BodyType(Generic[T]):
         return next(iter(get_args(self.type)), None)
 
     def is_a(self, kind: Any) -> bool:
-        """Return whether the type is this generic type, with or without arguments."""
-        return self.type is kind or get_origin(self.type) is kind
+        """Return whether the type is this generic type, with or without arguments, or a subclass of it."""
+        found = get_origin(self.type) or self.type
+        return isinstance(found, type) and issubclass(found, kind)
 
 
 def _refusal(error: BaseException) -> SerializationError:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from redrive.mailbox.loop_types import check_delivery_count
+from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from redrive.mailbox.dead_letter import DeadLetter
-    from redrive.mailbox.mailbox import Mailbox
     from redrive.mailbox.message import Message
 
 T = TypeVar("T")
 R = TypeVar("R")
 ErrorMatch = type[BaseException] | str
 """An exception type or the name of one, for types of libraries that are not imported. Subclasses match too."""
+_MATCHES = "exception types, and names of types"
 
 RETRIABLE_ERRORS: frozenset[ErrorMatch] = frozenset(
     {"MailboxConnectionError", "RateLimitError", TimeoutError, ConnectionError, "VisibilityExpansionRequired"}
@@ -48,9 +50,14 @@ class DLQPolicy(Generic[T, R]):
     """Errors after which a message is always retried. They take precedence over `include_errors`."""
 
     def __post_init__(self) -> None:
-        count = self.max_delivery_count
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidParameterError("max_delivery_count", count, "a whole number of 1 or more")
+        _check_mailbox("mailbox", self.mailbox)
+        check_delivery_count(self.max_delivery_count)
+        for name in ("include_errors", "exclude_errors"):
+            errors = getattr(self, name)
+            if errors is not None:
+                fits = isinstance(errors, Set | Sequence) and not isinstance(errors, str | bytes)
+                if not (fits and all(map(_is_match, errors))):
+                    raise InvalidParameterError(name, errors, f"a set of {_MATCHES}")
 
     def should_dead_letter(self, message: Message[T, Any], error: Exception) -> bool:
         """Return whether the message is dead after this error. If this raises, the rule of `DLQPolicy` decides."""
@@ -72,10 +79,26 @@ class DLQRoutes(DLQPolicy[T, R]):
     routes: Mapping[ErrorMatch, Mailbox[DeadLetter[T], None]] = field(default_factory=dict)
     """The mailbox by error. The first entry that matches the error applies."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.routes, Mapping) or not all(map(_is_match, self.routes)):
+            raise InvalidParameterError("routes", self.routes, f"a table from {_MATCHES} to mailboxes")
+        for mailbox in self.routes.values():
+            _check_mailbox("routes", mailbox)
+
     def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
         """Return the mailbox of the first route that matches the error, else `mailbox`."""
         found = (mailbox for match, mailbox in self.routes.items() if matches_any(error, frozenset({match})))
         return next(found, self.mailbox)
+
+
+def _check_mailbox(name: str, mailbox: object) -> None:
+    if not isinstance(mailbox, Mailbox):
+        raise InvalidParameterError(name, mailbox, "a Mailbox for dead letters")
+
+
+def _is_match(match: object) -> bool:
+    return bool(match) if isinstance(match, str) else isinstance(match, type) and issubclass(match, BaseException)
 
 
 def matches_any(error: BaseException, listed: frozenset[ErrorMatch]) -> bool:

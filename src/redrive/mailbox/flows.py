@@ -13,7 +13,6 @@ import msgspec
 from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
-from redrive.broker.validation import to_instant
 from redrive.clock import Instant
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
@@ -22,7 +21,6 @@ from redrive.contract.replies import KEEP_RESULT, REPLY_ERROR, REPLY_FOR, REPLY_
 from redrive.errors import InvalidPayload, LeaseLost, PayloadTooLarge
 from redrive.mailbox.body_types import BodyType
 from redrive.mailbox.dead_letter import DeadLetter, dead_letter_of, item_of_letter
-from redrive.mailbox.loop_types import MainLoopRequest
 from redrive.mailbox.mailbox_errors import (
     InvalidParameterError,
     ReplyNotAvailableError,
@@ -269,14 +267,6 @@ def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
 def sender_headers(lease: Lease) -> dict[str, str]:
     """Return the headers of a message without the reserved ones."""
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
-
-
-def set_expiry(body: object, options: MessageOptions) -> None:
-    """Set the expiry of a request to a loop to its deadline, unless the options contain an expiry."""
-    if isinstance(body, MainLoopRequest) and not (options.get("expire_timeout") or options.get("expire_at")):
-        if body.deadline is not None:
-            to_instant("deadline", body.deadline)  # its error names the field that the caller has set
-        options["expire_at"] = body.deadline
 
 
 def request_id_of(body: object) -> str | None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID, uuid4
+
+from redrive.broker.validation import to_instant
+from redrive.mailbox.flows import MAX_VISIBILITY_SECONDS, seconds
+from redrive.mailbox.mailbox_errors import InvalidParameterError
+from redrive.model.options import MessageOptions
 
 RequestT = TypeVar("RequestT")
 OutputT = TypeVar("OutputT")
@@ -66,9 +72,51 @@ class MainLoopConfig:
     max_delivery_count: int = 5
     """The number of the delivery in which a failed request is dead, in its own mailbox; only without a policy."""
 
+    def __post_init__(self) -> None:
+        check_visibility(self.visibility_timeout)
+        check_function("retry", self.retry)
+        check_delivery_count(self.max_delivery_count)
+
 
 NO_RESOURCES: Mapping[str, Any] = {}
 
 
 class VisibilityExpansionRequired(Exception):
     """Raised by a handler that needs another run with more input: the request is delivered again, uncounted."""
+
+
+def set_expiry(body: object, options: MessageOptions) -> None:
+    """Set the expiry of a request to a loop to its deadline, unless the options contain an expiry."""
+    if isinstance(body, MainLoopRequest) and not (options.get("expire_timeout") or options.get("expire_at")):
+        if body.deadline is not None:
+            to_instant("deadline", body.deadline)  # its error names the field that the caller has set
+        options["expire_at"] = body.deadline
+
+
+def check_visibility(timeout: float) -> float:
+    """Return the visibility timeout of a loop, which handles what it receives. Raises InvalidParameterError for 0."""
+    if not seconds("visibility_timeout", timeout, MAX_VISIBILITY_SECONDS):
+        raise InvalidParameterError("visibility_timeout", timeout, "more than 0: a loop holds what it handles")
+    return timeout
+
+
+def check_function(name: str, function: object) -> None:
+    """Raise InvalidParameterError unless it is a function of one argument, as far as that can be known."""
+    if callable(function):
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # a function in C may have none
+            return
+        try:
+            signature.bind(None)
+        except TypeError:
+            pass
+        else:
+            return
+    raise InvalidParameterError(name, function, "a function of one argument")
+
+
+def check_delivery_count(count: object) -> None:
+    """Raise InvalidParameterError unless it is a number of deliveries."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidParameterError("max_delivery_count", count, "a whole number of 1 or more")

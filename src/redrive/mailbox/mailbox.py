@@ -24,6 +24,7 @@ from redrive.mailbox.flows import (
     MAX_WAIT_SECONDS,
     seconds,
 )
+from redrive.mailbox.loop_types import set_expiry
 from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, named_errors
 from redrive.mailbox.message import Message
 from redrive.model.declaration import lists_options
@@ -191,7 +192,7 @@ class Mailbox(Generic[T, R]):
         self, body: T, options: MessageOptions, *, reply_to: str | None = None, keep_result: int | None = None
     ) -> NewItem:
         """Return the item of a message, checked and encoded."""
-        flows.set_expiry(body, options)
+        set_expiry(body, options)
         request_id, encoded = flows.request_id_of(body), self._body_type.encode(body)
         return flows.new_message(encoded, options, reply_to=reply_to, request_id=request_id, keep_result=keep_result)
 

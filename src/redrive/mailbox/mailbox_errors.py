@@ -44,7 +44,11 @@ class MailboxFullError(MailboxError, QueueFull):
 
 
 class MailboxConnectionError(MailboxError, StoreUnavailable):
-    """The store of the mailbox cannot be reached."""
+    """The store of the mailbox cannot be reached. A test may make one with words alone."""
+
+    def __init__(self, problem: str, store: str = "") -> None:
+        self.store, self.problem = store, problem
+        RedriveError.__init__(self, problem)
 
 
 class MailboxResolutionError(MailboxError, QueueNotFound):

@@ -15,8 +15,10 @@ from redrive.mailbox.loop_types import (
     MainLoopResult,
     OutputT,
     RequestT,
+    check_function,
 )
 from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.mailbox_errors import InvalidParameterError
 from redrive.mailbox.request_loop import RequestLoop, result_of
 
 
@@ -39,6 +41,19 @@ class MainLoop(RequestLoop[MainLoopRequest[RequestT], MainLoopResult[OutputT]], 
         dlq: DLQPolicy[MainLoopRequest[RequestT], MainLoopResult[OutputT]] | None = None,
     ) -> None:
         super().__init__(requests, config, dlq)
+        if adapter is not None and handler is not None:
+            raise InvalidParameterError("adapter", adapter, "omitted where there is a handler")
+        if type(self).respond is MainLoop.respond:
+            for name, kind in (("body", MainLoopRequest), ("reply", MainLoopResult)):
+                declared = getattr(requests, f"_{name}_type")
+                if not declared.is_a(kind):
+                    raise InvalidParameterError("requests", requests, f"a mailbox with {name}={kind.__name__}[…]")
+        if adapter is not None:
+            check_function("adapter.evaluate", getattr(adapter, "evaluate", None))
+        if handler is not None:
+            check_function("handler", handler)
+        if resources is not None and not isinstance(resources, Mapping):
+            raise InvalidParameterError("resources", resources, "a mapping")
         self.adapter = adapter
         self.resources = NO_RESOURCES if resources is None else resources
         self.session: Any = None

@@ -13,9 +13,9 @@ from typing import Any, Generic, Self, TypeVar
 from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS
 from redrive.errors import InvalidInput, RedriveError
-from redrive.mailbox.loop_types import default_backoff
+from redrive.mailbox.loop_types import check_visibility, default_backoff
 from redrive.mailbox.mailbox import Mailbox
-from redrive.mailbox.mailbox_errors import MailboxClosedError, ReceiptHandleExpiredError
+from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, ReceiptHandleExpiredError
 from redrive.mailbox.message import Message
 from redrive.model.caller_input import is_of_a_signal
 from redrive.model.exception import safe_str
@@ -133,8 +133,10 @@ class MessageLoop(ABC, Generic[T, R]):
     """A loop that receives and handles messages one by one. `run` blocks; `shutdown` ends it from another thread."""
 
     def __init__(self, mailbox: Mailbox[T, R], visibility_timeout: float) -> None:
+        if not isinstance(mailbox, Mailbox):
+            raise InvalidParameterError("the mailbox of a loop", mailbox, "a Mailbox")
         self.mailbox = mailbox
-        self._visibility_timeout = visibility_timeout
+        self._visibility_timeout = check_visibility(visibility_timeout)
         self._heartbeat = LoopHeartbeat()
         self._stop = threading.Event()
         self._is_idle = threading.Event()
@@ -182,7 +184,7 @@ class MessageLoop(ABC, Generic[T, R]):
         wait_seconds: float = DEFAULT_WAIT_SECONDS,
     ) -> None:
         """Run the loop. After a shutdown it does nothing."""
-        timeout = self._visibility_timeout if visibility_timeout is None else visibility_timeout
+        timeout = self._visibility_timeout if visibility_timeout is None else check_visibility(visibility_timeout)
         with self._starting:
             if self.running:
                 raise InvalidInput(f"the loop on mailbox '{self.mailbox.name}' runs already; make another one")

@@ -13,6 +13,7 @@ from redrive.mailbox.dlq_policy import DLQPolicy
 from redrive.mailbox.flows import seconds
 from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired, default_backoff
 from redrive.mailbox.mailbox import Mailbox
+from redrive.mailbox.mailbox_errors import InvalidParameterError
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import MessageLoop, handler_errors, reraise_interruption
 from redrive.model.death import DeadReason
@@ -36,6 +37,9 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
     def __init__(
         self, requests: Mailbox[T, R], config: MainLoopConfig | None = None, dlq: DLQPolicy[T, R] | None = None
     ) -> None:
+        for name, value, kind in (("config", config, MainLoopConfig), ("dlq", dlq, DLQPolicy)):
+            if value is not None and not isinstance(value, kind):
+                raise InvalidParameterError(name, value, f"a {kind.__name__}")
         self.config = config or MainLoopConfig()
         super().__init__(requests, self.config.visibility_timeout)
         self._dlq = dlq

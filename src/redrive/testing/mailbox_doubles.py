@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from redrive.broker.flow import Flow
 from redrive.connect import connect
-from redrive.errors import StoreUnavailable
+from redrive.errors import InvalidInput, StoreUnavailable
 from redrive.mailbox import Mailbox, Message
 
 T = TypeVar("T")
@@ -24,7 +24,11 @@ class SentMessage(NamedTuple):
 
 
 class FakeMailbox(Mailbox[T, R]):
-    """A mailbox in memory. A test can break its connection, and expire its receipt handles."""
+    """A mailbox in memory. A test can break its connection, and expire its receipt handles.
+
+    Each has a separate store. One that is the `reply_to` or a dead-letter mailbox of another shares its store from then
+    on. The names must differ, and one of the two must be new: without messages, and alone in its store.
+    """
 
     def __init__(self, name: str = "fake", *, body: type[T] | None = None, reply: type[R] | None = None) -> None:
         super().__init__(connect("memory://", maintenance=False), name, body=body, reply=reply)
@@ -49,6 +53,29 @@ class FakeMailbox(Mailbox[T, R]):
             flow.close()
             raise StoreUnavailable(self.name, "the test has broken the connection")
         return super()._run(flow)
+
+    def _address(self, mailbox: Mailbox[Any, Any] | str) -> str:
+        if isinstance(mailbox, FakeMailbox) and mailbox._core is not self._core:
+            self._share_store(mailbox)
+        return super()._address(mailbox)
+
+    def _share_store(self, other: FakeMailbox[Any, Any]) -> None:
+        """Move one of two doubles, which is still empty, into the store of the other."""
+        guest, host = (other, self) if other._may_move else (self, other)
+        if not guest._may_move or self.name == other.name:
+            raise InvalidInput(
+                f"the doubles '{self.name}' and '{other.name}' cannot share a store: they have one name, or both have "
+                "messages or share a store with others; use them together from the start"
+            )
+        guest._broker, guest._is_ready = host._broker, False
+        guest._owns_broker = host._owns_broker = False
+        guest._open()
+
+    @property
+    def _may_move(self) -> bool:
+        stats = self._broker.list_stats([self.name])
+        used = any(each.pending + each.failed + each.active + each.dead for each in stats)
+        return self._owns_broker and not used
 
 
 class CollectingMailbox(FakeMailbox[T, R]):
