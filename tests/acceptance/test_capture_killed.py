@@ -203,10 +203,13 @@ class Trap:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def catch(self) -> int:
-        """Wait until a run has taken it. Return its process."""
+    def set(self) -> None:
+        """Let the next run take it."""
         (self._folder / "trap").touch()
-        until_done(lambda: any(self._folder.glob("taken-*")))
+
+    def catch(self, wait: Callable[[Callable[[], object]], None]) -> int:
+        """Wait until a run has taken it. Return its process."""
+        wait(lambda: any(self._folder.glob("taken-*")))
         (taken,) = self._folder.glob("taken-*")
         taken.unlink()
         return int(taken.name.removeprefix("taken-"))
@@ -220,11 +223,29 @@ class Trap:
         threading.Event().wait()
 
 
-def process_retries(url: str, log: RunLog, trap: Trap, done: Path, say: Say) -> None:
+class Limit:
+    """A file: how many runs may start. On a busy machine, all would have ended before the campaign strikes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "limit"
+
+    def raise_to(self, runs: int) -> None:
+        """Let more runs start."""
+        new = self._path.with_suffix(".new")
+        new.write_text(str(runs))
+        new.rename(self._path)
+
+    def allows(self, runs: int) -> bool:
+        """Return whether one more may start after this number."""
+        return runs < int(self._path.read_text())
+
+
+def process_retries(url: str, log: RunLog, trap: Trap, limit: Limit, done: Path, say: Say) -> None:
     """Run the processor until all tasks have ended."""
 
     def callback(task: dict[str, int]) -> dict[str, Any]:
         number = task["number"]
+        until_done(lambda: limit.allows(log.count()))
         runs = log.begin(number)
         trap.enter()
         time.sleep(RUN_SECONDS)  # so that kills find it at work
@@ -239,9 +260,12 @@ def process_retries(url: str, log: RunLog, trap: Trap, done: Path, say: Say) -> 
         until_done(done.exists, look_seconds=0.05)
 
 
-def until_done(condition: Callable[[], object], look_seconds: float = 0.005) -> None:
-    """Wait for as long as the test may take."""
+def until_done(condition: Callable[[], object], look_seconds: float = 0.005, processors: Iterable[int] = ()) -> None:
+    """Wait for as long as the test may take, and these processes run."""
     while not condition():
+        for pid in processors:
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            assert ended is None, f"processor {pid} ended: {ended}"
         time.sleep(look_seconds)
 
 
@@ -250,21 +274,27 @@ def run_campaign(url: str, folder: Path) -> tuple[RunLog, set[int]]:
 
     Every other kill strikes in the middle of a run, the others anywhere.
     """
-    log, trap, done, draw, killed = RunLog(folder), Trap(folder), folder / "done", random.Random(0), set[int]()
+    log, trap, limit, done = RunLog(folder), Trap(folder), Limit(folder), folder / "done"
+    draw, killed, strikes = random.Random(0), set[int](), [n * RETRIES // (KILLS + 2) for n in range(1, KILLS + 1)]
+    limit.raise_to(strikes[0])
     with connect(url, durability="relaxed") as broker:
         broker.create_queue(QUEUE, **{**QUEUE_SETTINGS, "lease_timeout": LEASE_SECONDS})
         dlq = DeadLetterQueue(broker)
         for number in range(TASKS):
             task = {"number": number, "failures": FAILURES[number % len(FAILURES)]}
             dlq.enqueue(f"task-{number}", task, "down", "immediate", MAX_RETRIES)
-    start = partial(fork, partial(process_retries, url, log, trap, done))
+    start = partial(fork, partial(process_retries, url, log, trap, limit, done))
     processors = dict(start() for _ in range(PROCESSORS))
-    for kill in range(KILLS):
-        until_done(lambda kill=kill: log.count() >= (kill + 1) * RETRIES // (KILLS + 2))  # type: ignore[misc]
+    wait = partial(until_done, processors=processors)
+    for kill, (runs, next_runs) in enumerate(zip(strikes, [*strikes[1:], 10**9], strict=True)):
+        wait(lambda runs=runs: log.count() >= runs)  # type: ignore[misc]
         if kill % 2:
-            pid = trap.catch()
+            trap.set()
+        limit.raise_to(next_runs)
+        if kill % 2:
+            pid = trap.catch(wait)
         else:
-            until_done(lambda: log.last_pid() in processors)
+            wait(lambda: log.last_pid() in processors)
             pid = log.last_pid()
             time.sleep(draw.uniform(0, 2 * RUN_SECONDS))
         os.kill(pid, signal.SIGKILL)
@@ -273,7 +303,7 @@ def run_campaign(url: str, folder: Path) -> tuple[RunLog, set[int]]:
         pid, reader = start()
         processors[pid] = reader
     with connect(url, durability="relaxed") as broker:
-        until_done(lambda: not any(_unfinished(broker)), look_seconds=0.1)  # leases of the killed run out first
+        wait(lambda: not any(_unfinished(broker)), look_seconds=0.1)  # leases of the killed run out first
     done.touch()
     assert [join(*processor).code for processor in processors.items()] == [0] * PROCESSORS
     return log, killed

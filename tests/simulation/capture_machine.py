@@ -32,7 +32,7 @@ KEEP_COMPLETED, ARCHIVE_AFTER = DAY, 7 * DAY
 DELAYS: dict[str, Callable[[int], int]] = {
     "linear": lambda failures: 5 * failures * MINUTE,
     "exponential": lambda failures: min(2 ** (failures - 1), 60) * MINUTE,
-    "immediate": lambda failures: 0,
+    "immediate": lambda failures: 1_000_000,
     "slow": lambda failures: 7 * failures * MINUTE,
 }
 POLICIES = ("never", "linear", "exponential", "immediate", "slow")
@@ -66,6 +66,7 @@ class Expected:
     failures: int = 1
     redrives: int = 0
     deliveries: int = 0
+    captures: int = 1
     losses: int = 0
     due: int | None = None
     last_error: str = ""
@@ -194,8 +195,9 @@ class CaptureMachine(RuleBasedStateMachine):
                 assert size < MAX_SIZE or not later, "taken, and the queue is full"
                 self.tasks.append(self.born(id, value, policy, max_retries, category, str(given)))
             else:
-                owner.failures += owner.status is not RETRYING
-                owner.last_error = str(given)
+                if owner.due is not None and max_retries and (delay := self.first_delay(policy)):
+                    owner.due = max(owner.due, self.now + delay)
+                owner.last_error, owner.captures = str(given), owner.captures + 1
                 self.tally["again"] += 1
             return
         assert self.totals == before
@@ -207,8 +209,12 @@ class CaptureMachine(RuleBasedStateMachine):
             task.die(self.now)
             self.totals["exhausted"] += 1
         else:
-            task.due = self.now + DELAYS[policy](1)
+            task.due = self.now + self.first_delay(policy)
         return task
+
+    def first_delay(self, policy: str) -> int:
+        """The first retry of the policy `immediate` is one."""
+        return 0 if policy in ("immediate", "never") else DELAYS[policy](1)
 
     @rule(ends=st.fixed_dictionaries({id: st.sampled_from(ENDS) for id in IDS}), pause=pauses)
     def run_due_tasks(self, ends: dict[str, str], pause: int) -> None:
@@ -376,8 +382,7 @@ class CaptureMachine(RuleBasedStateMachine):
         assert caught.value is error
         assert error.__cause__ is cause, "the original error has lost its cause"
         if owner is not None:
-            owner.failures += owner.status is not RETRYING
-            owner.last_error = str(error)
+            owner.last_error, owner.captures = str(error), owner.captures + 1
         elif size >= MAX_SIZE:
             assert "is full" in " ".join(error.__notes__)
         else:
@@ -448,5 +453,5 @@ def _wanted(task: Expected) -> tuple[Any, ...]:
     max_retries = 0 if task.policy == "never" else task.max_retries
     return (
         *(task.id, task.status, task.policy, max_retries, task.category, task.error),
-        *(task.last_error, max(0, task.retry_count), task.deliveries + 1, due),
+        *(task.last_error, max(0, task.retry_count), task.deliveries + task.captures, due),
     )

@@ -22,7 +22,7 @@ from redrive.capture import Alert, AlertKind, AlertThresholds, DeadLetterQueue, 
 from redrive.capture import capture_hooks as hooks
 from redrive.capture.capture_alerts import AlertWatch, QueueLevels
 from redrive.clock import Instant
-from redrive.errors import InvalidSetting, StoreUnavailable
+from redrive.errors import InvalidInput, InvalidSetting, StoreUnavailable
 from redrive.model.duration import MINUTE
 from redrive.telemetry.metrics import CAPTURE_ALERTS, CAPTURE_EVENTS, CAPTURE_UTILIZATION, HANDLER_SECONDS
 from redrive.testing import FakeClock
@@ -57,6 +57,31 @@ def counted(broker: Broker, metric: Any) -> dict[tuple[str, ...], Any]:
 
 def failing(task: Any) -> None:
     raise ConnectionError("secret=hunter2hunter2")
+
+
+@pytest.mark.parametrize("strategy", ["manual", "disabled", "selective"])
+def test_failure_that_the_strategy_leaves_in_a_result_is_logged_and_counted(
+    dlq: DeadLetterQueue, broker: Broker, caplog: pytest.LogCaptureFixture, strategy: str
+) -> None:
+    dlq.set_strategy(strategy)
+
+    def denied(task: Any) -> None:
+        raise PermissionError("no")
+
+    result = dlq.execute_with_dlq(denied, {})
+    assert (result["status"], result["dlq_enqueued"]) == ("failed", False)
+    (line,) = [record.getMessage() for record in caplog.records if "failure_not_captured" in record.getMessage()]
+    assert f"strategy={strategy}" in line
+    assert "error=no" in line
+    assert counted(broker, CAPTURE_EVENTS) == {("captured", "not_captured"): 1}
+
+
+def test_links_between_tasks_are_refused(dlq: DeadLetterQueue) -> None:
+    with pytest.raises(InvalidInput, match="depends_on is not supported"):
+        dlq.enqueue("a", {}, "timeout", depends_on=["b"])
+    with pytest.raises(InvalidInput, match="depends_on is not supported"):
+        dlq.execute_with_dlq(failing, {}, depends_on=["b"])
+    assert dlq.list_tasks() == []
 
 
 def test_every_event_is_counted(dlq: DeadLetterQueue, broker: Broker, clock: FakeClock) -> None:

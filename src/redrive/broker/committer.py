@@ -57,9 +57,15 @@ class _Request:
 class Committer:
     """The group commit of one store: it gathers concurrent calls into transactions."""
 
-    def __init__(self, store: Store, announce: Callable[[Mapping[str, int]], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        announce: Callable[[Mapping[str, int]], None],
+        watch: Callable[[Sequence[Call], Sequence[Any]], None],
+    ) -> None:
         self._store = store
         self._announce = announce
+        self._watch = watch
         self.meter: BrokerMetrics | None = None
         self._revival: Callable[[], None] | None = None
         self._closed = False
@@ -296,6 +302,7 @@ class Committer:
             raise OutcomeUnknown(self._store.name, repr(unexpected)) from unexpected
         try:
             self._announce(commit.arrivals)
+            self._watch(calls, commit.results)
         except Exception:  # a durable commit is not reported as failed because a waiter could not be woken
             _log.exception("wake_up_failed")
         return commit

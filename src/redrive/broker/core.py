@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ from redrive.broker.redaction import Redaction
 from redrive.broker.signal_shield import shielded
 from redrive.broker.store_registry import StoreRegistry
 from redrive.clock import Instant
-from redrive.contract import Query
+from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
 from redrive.contract.queries import GetQueue
 from redrive.contract.replies import REPLY_TO
@@ -64,7 +64,8 @@ class Core:
         self.store = store
         self.clock = store.clock
         self.notify = Notifier(store)
-        self.committer = Committer(store, self.notify.notify_arrivals)
+        self.breakers = BreakerMonitor()
+        self.committer = Committer(store, self.notify.notify_arrivals, self._watch_failures)
         self.redaction = redaction or Redaction()
         self._actor = check_label("actor", _default_actor() if actor is None else actor)
         self._backoffs = {name: _cut_with_warning(name, function) for name, function in (backoffs or {}).items()}
@@ -76,7 +77,6 @@ class Core:
         self.meter: BrokerMetrics | None = None
         """The metrics; None until they are first requested."""
         self.trials = MoveBackoff()
-        self.breakers = BreakerMonitor()
         self.stores = stores or StoreRegistry()
         self.stores.add(self)
         _OPEN.add(self)
@@ -241,6 +241,12 @@ class Core:
         """Wake the maintenance; without one in this process, another process does the work."""
         if self._maintenance is not None:
             self._maintenance.wake()
+
+    def _watch_failures(self, calls: Sequence[Call], results: Sequence[Any]) -> None:
+        """Let breakers be judged immediately after failures that may open one."""
+        if self.breakers.counts.left and self.breakers.counts.has_tripped(calls, results):
+            self.breakers.judged_at = None
+            self.wake_maintenance()
 
     def close(self) -> None:
         """Finish accepted calls, wake all waiters and release the store."""

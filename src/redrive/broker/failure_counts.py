@@ -6,9 +6,12 @@ Breakers are judged by these. They are not stored: the next process reads them a
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from redrive.clock import Instant
+from redrive.contract import Call
+from redrive.contract.item_calls import Settle
 from redrive.model.breaker import (
     FINGERPRINT,
     LONGEST_WINDOW,
@@ -17,10 +20,12 @@ from redrive.model.breaker import (
     QUEUE,
     BreakerRule,
     entry_kinds,
+    failure_kinds,
     rule_key,
 )
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedEntry, FeedKind
+from redrive.model.item import Settled
 from redrive.model.queue import Queue, QueueStats
 
 COUNTED_KINDS = (FeedKind.FAILED, FeedKind.DEAD)
@@ -40,6 +45,8 @@ class FailureCounts:
         self._completed: defaultdict[str, deque[tuple[Instant, int]]] = defaultdict(deque)
         self._counts_from: dict[tuple[str, str], Instant] = {}
         """The instant after which failures of a queue and a kind count: earlier ones are of a breaker that closed."""
+        self.left: dict[str, dict[str, int]] = {}
+        """The failures that are left until a breaker may open, by queue and kind; by its key for a kind without any."""
 
     def add(self, entry: FeedEntry) -> None:
         """Count an entry of the feed."""
@@ -62,6 +69,7 @@ class FailureCounts:
         for by_queue in (self._failures, self._completed):
             for queue in by_queue.keys() - queues:
                 del by_queue[queue]
+        self.left = {queue: left for queue, left in self.left.items() if queue in queues}
         self._counts_from = {
             (queue, kind): at
             for (queue, kind), at in self._counts_from.items()
@@ -77,13 +85,30 @@ class FailureCounts:
         present = {breaker.kind for breaker in queue.breakers}
         for kind in present:
             self.restart(queue.name, kind, now)
+        left = self.left[queue.name] = {}
         room = MAX_FINGERPRINT_BREAKERS - sum(rule_key(kind) == FINGERPRINT for kind in present)
         for key, rule in queue.settings.breakers.items():
             counts, ended = self._count(queue.name, key, rule, now)
+            limit = left[key] = rule.failures_to_open(ended)
+            left.update((kind, limit - failures) for kind, failures in counts.items())
             for kind, failures in counts.most_common(room if key == FINGERPRINT else None):
                 reason = rule.opening_reason(failures, ended)
                 if reason is not None and kind not in present:
                     yield kind, reason
+
+    def has_tripped(self, calls: Sequence[Call], results: Sequence[Any]) -> bool:
+        """Count the failures among deliveries that have just been settled; return whether a breaker may open now."""
+        tripped = False
+        for call, result in zip(calls, results, strict=True):
+            if call.__class__ is Settle and call.failure is not None and result.__class__ is Settled:
+                kinds = (QUEUE, *failure_kinds(call.failure))
+                for queue in (result.queue,) if result.source_id is None else tuple(self.left):  # it may have moved
+                    left = self.left.get(queue, {})
+                    for kind in kinds:
+                        if (most := left.get(kind, left.get(rule_key(kind)))) is not None:
+                            left[kind] = most - 1
+                            tripped = tripped or most <= 1
+        return tripped
 
     def _count(self, queue: str, key: str, rule: BreakerRule, now: Instant) -> tuple[Counter[str], int]:
         """Return the failures within the window by the kinds of a rule, and the number of ended deliveries."""

@@ -13,6 +13,7 @@ from redrive.capture.capture_alerts import Alert, AlertThresholds, AlertWatch, Q
 from redrive.capture.capture_hooks import ALERT, CaptureHooks, TaskEvent
 from redrive.capture.captured_task import CATEGORY_HEADER, ID_HEADER, POLICY_HEADER, TEMPLATE_HEADER
 from redrive.errors import Forbidden, InvalidInput, RedriveError, short_repr
+from redrive.model.exception import names_of_error, safe_str
 from redrive.model.ids import ItemId
 from redrive.telemetry import events
 from redrive.telemetry.metrics import CAPTURE_ALERTS, CAPTURE_EVENTS, CAPTURE_UTILIZATION
@@ -45,6 +46,13 @@ class CaptureMonitor:
         if is_new and is_exhausted:
             self._report(TaskEvent.EXHAUSTED, item, headers, error_type, exhausted=1)
         self.watch()
+
+    def not_captured(self, strategy: str, error: BaseException) -> None:
+        """Report the failure of a call that the strategy does not capture, and whose caller gets only a result."""
+        kind, text = names_of_error(error)[0], safe_str(error)
+        _log.warning("failure_not_captured", queue=self._queue, strategy=strategy, error_type=kind, error=text)
+        if (meter := self._core.meter) is not None:
+            meter.metrics.add(CAPTURE_EVENTS, (self._queue, "not_captured"))
 
     def succeeded(self, item: ItemId, headers: Mapping[str, str], *, was_exhausted: bool = False) -> None:
         """Report that a retry succeeded."""

@@ -114,6 +114,10 @@ OWN_NAMES = frozenset(
 
 def check_extra(extra: Mapping[str, Any]) -> None:
     """Raise InvalidInput if an extra argument has the name of an argument of `enqueue`."""
+    if "depends_on" in extra:
+        raise InvalidInput(
+            "depends_on is not supported: a captured task waits for no other task; capture it when it fails"
+        )
     if taken := sorted(OWN_NAMES.intersection(extra)):
         raise InvalidInput(
             f"a further argument of a task cannot have the name '{taken[0]}', which is one of enqueue itself; choose "
@@ -292,6 +296,7 @@ class CaptureQueue:
         yield from self.open()
         found = self.diagnose_call(error)
         if found is None:
+            self.monitor.not_captured(self.strategy, error)
             return None
         id = flows.new_task_id("call") if task_id is None else task_id
         given = self.describe(id, CALLBACK, encode_task(task, extra), found, **options)

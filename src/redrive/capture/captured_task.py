@@ -24,6 +24,8 @@ POLICY_HEADER = "capture-policy"
 CATEGORY_HEADER = "capture-category"
 METADATA_HEADER = "capture-metadata"
 TEMPLATE_HEADER = "capture-template"
+CAPTURED = "captured"
+"""The note of a failure in the history that was captured."""
 ADVICE_HEADER = "capture-advice"
 
 
@@ -92,7 +94,7 @@ class FailedTask:
     """Advice for an operator: that of the template, else the usual remedy for errors of this category."""
     last_error: str = ""
     total_attempts: int = 1
-    """The number of runs so far, including the one that failed outside."""
+    """The number of runs so far, including those that failed outside."""
     updated_at: datetime | None = None
     """The time of the last change: put, end, or newest entry of the history."""
     error_type: str = ""
@@ -152,7 +154,7 @@ def task_of_item(item: Item) -> FailedTask:
         template=item.headers.get(TEMPLATE_HEADER),
         advice=advice_for(category, item.headers.get(ADVICE_HEADER)),
         last_error="" if last is None else last.text,
-        total_attempts=item.counters.deliveries + 1,
+        total_attempts=item.counters.deliveries + runs_outside(item),
         updated_at=to_datetime(updated_at(item)),
         error_type="" if last is None else last.type,
         fingerprint="" if last is None else last.fingerprint,
@@ -165,6 +167,13 @@ def task_of_item(item: Item) -> FailedTask:
 def retry_count(item: Item) -> int:
     """Return the number of retries that failed since the capture, or since the last redrive by an operator."""
     return max(0, item.counters.failures - (0 if item.counters.redrives else 1))
+
+
+def runs_outside(item: Item) -> int:
+    """Return the number of runs that were captured. Of the omitted part of a long history it is an estimate."""
+    captured = sum(entry.note == CAPTURED for entry in item.history)
+    retries = max(0, item.counters.deliveries - len(item.history) + captured)
+    return max(1, captured + max(0, item.history_omitted - retries))
 
 
 def updated_at(item: Item) -> Instant:

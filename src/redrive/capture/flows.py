@@ -19,6 +19,7 @@ from redrive.capture.capture_alerts import QueueLevels
 from redrive.capture.capture_errors import CaptureFullError
 from redrive.capture.captured_task import (
     ADVICE_HEADER,
+    CAPTURED,
     CATEGORY_HEADER,
     ID_HEADER,
     METADATA_HEADER,
@@ -33,7 +34,7 @@ from redrive.capture.captured_task import (
     task_of_item,
 )
 from redrive.capture.failure_templates import Diagnosis
-from redrive.capture.retry_policies import CapturePolicy, policy_of_item
+from redrive.capture.retry_policies import CapturePolicy, first_overrides, policy_of_item
 from redrive.clock import Instant
 from redrive.contract.admin_calls import Registration, VersionConflict
 from redrive.contract.item_calls import NewItem
@@ -126,9 +127,9 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
     queue = yield from core.queue(levels.queue)
     failure = given.diagnosis.failure
     headers = _headers(given)
-    item = NewItem(  # all of it was checked when the failure was described
-        given.payload, JSON, headers, given.priority, idempotency_key=given.task_id, overrides=given.overrides
-    )
+    own: Any = {"idempotency_key": given.task_id, "overrides": given.overrides, "is_capture": True}
+    item = NewItem(given.payload, JSON, headers, given.priority, **own)  # checked when the failure was described
+    first = first_overrides(given.policy, given.overrides)
     if not levels.has_room(core.clock.now()):
         try:
             yield from levels.check_room(core)
@@ -141,9 +142,9 @@ def capture(core: Core, levels: QueueLevels, given: Capture) -> Flow[CaptureRece
                 raise full from None
 
     def judge(queue: Queue) -> Judged:
-        return Judged(failure, judge_first_failure(core, queue, failure, item.overrides))
+        return Judged(failure, judge_first_failure(core, queue, failure, first))
 
-    done = yield from put_judged(core, queue.name, item, judge)
+    done = yield from put_judged(core, queue.name, item, judge, CAPTURED)
     return CaptureReceipt(done.receipt.id, headers, not done.receipt.duplicate, done.verdict, done.at)
 
 

@@ -11,8 +11,8 @@ import msgspec
 from redrive.broker.validation import check_integer
 from redrive.capture.capture_errors import UnknownPolicyError
 from redrive.capture.captured_task import POLICY_HEADER, ErrorCategory
-from redrive.model.duration import HOUR, MINUTE
-from redrive.model.item import Item
+from redrive.model.duration import HOUR, MINUTE, SECOND
+from redrive.model.item import Item, Overrides
 from redrive.model.retry_policy import IMMEDIATE, NEVER, Backoff, BackoffKind
 from redrive.model.retry_policy import RetryPolicy as ItemRetry
 
@@ -29,14 +29,14 @@ class CapturePolicy(StrEnum):
     EXPONENTIAL = "exponential"
     """Retry after min(2^n, 60) minutes."""
     IMMEDIATE = "immediate"
-    """Retry without a delay."""
+    """Retry without a delay, and then once a second."""
 
 
 BACKOFFS: Mapping[str, Backoff] = {
     CapturePolicy.NEVER: NEVER,
     CapturePolicy.LINEAR: Backoff(BackoffKind.LINEAR, base=5 * MINUTE),
     CapturePolicy.EXPONENTIAL: Backoff(BackoffKind.EXPONENTIAL, base=MINUTE, cap=HOUR),
-    CapturePolicy.IMMEDIATE: IMMEDIATE,
+    CapturePolicy.IMMEDIATE: Backoff(BackoffKind.FIXED, base=SECOND),
 }
 
 
@@ -80,4 +80,12 @@ def item_retry(treatment: Treatment, functions: Mapping[str, object], *, jitter:
         backoff = Backoff(BackoffKind.FUNCTION, function=policy)
     if backoff is NEVER or not retries:
         return ItemRetry(attempts=1, delay=backoff)
+    jitter = jitter and policy != CapturePolicy.IMMEDIATE
     return ItemRetry(attempts=retries + 1, delay=msgspec.structs.replace(backoff, jitter=jitter))
+
+
+def first_overrides(policy: str, overrides: Overrides) -> Overrides:
+    """Return the overrides by which the call that failed is judged: its first retry may be immediate."""
+    if policy != CapturePolicy.IMMEDIATE or overrides.retry is None or overrides.retry.delay is NEVER:
+        return overrides
+    return msgspec.structs.replace(overrides, retry=msgspec.structs.replace(overrides.retry, delay=IMMEDIATE))

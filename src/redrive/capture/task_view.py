@@ -31,7 +31,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_policy: str | None = None
     max_retries: int
     retry_count: Annotated[int, msgspec.Meta(description="Retries since the capture, or since a manual retry.")]
-    total_attempts: Annotated[int, msgspec.Meta(description="Runs, including the one that failed outside.")]
+    total_attempts: Annotated[int, msgspec.Meta(description="Runs, including those that failed outside.")]
     failed_at: InstantText
     next_retry_at: InstantText | None = None
     updated_at: InstantText | None = None

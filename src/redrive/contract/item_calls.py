@@ -67,6 +67,8 @@ class NewItem(TaggedStruct, frozen=True, gc=False, tag=False):
     """True if the hold by `held_by` lasts, as that of Hold(lasting)."""
     expire_at: Instant | None = None
     """The instant at which it expires, instead of expire_timeout; if past, the next sweep. A redrive resets it."""
+    is_capture: bool = False
+    """True if it failed outside a queue, which uses up no retry of an item that is known by its key."""
 
     def expire_deadline(self, now: Instant, timeout: int | None) -> Instant | None:
         """Return the instant at which it expires if it is put now into a queue with this expire_timeout."""
@@ -96,9 +98,8 @@ class Put(StoreCall[tuple[Receipt, ...] | StaleSettings], frozen=True, gc=False)
     A failure under a known key is never dropped. It depends on the item of the key, in any queue:
     - pending, failed, active, dead or archived: the item gets one more history row and, unless it is leased, one more
       failure. Its status does not change: the verdict is for a new item only. The next delivery is judged by these
-      counters and by the overrides of that item;
-    - completed, kept or not, or deleted: the failure is a new item, as `verdict` says, and the key belongs to that one
-      from now on;
+      counters and its overrides. With `is_capture` no counter changes; one that waits is put off by the verdict;
+    - completed, kept or not, or deleted: the failure is a new item, as `verdict` says, which takes over the key;
     - moving: the call is refused with `ItemMoving`, since the other store may have its copy already.
     `QueueFull` if pending + failed + active would exceed max_size. `QueueNotFound`. Each item gets a new id and goes to
     the end of its priority.
@@ -391,10 +392,8 @@ def check_failure(item: NewItem, *, alone: bool) -> None:
 
 
 def takes_failure(id: ItemId, status: Status | None, moving_to: str | None) -> bool:
-    """Return whether the item gets a failure that is put under its key; otherwise the failure is a new item.
-
-    A status of None: the item was deleted. Raises ItemMoving.
-    """
+    """Return whether the item gets a failure that is put under its key; otherwise the failure is a new item. Its status
+    is None if it was deleted. Raises ItemMoving."""
     if moving_to is not None:
         raise ItemMoving(id, moving_to)
     return status is not None and status is not Status.COMPLETED

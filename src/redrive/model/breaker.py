@@ -76,6 +76,11 @@ class BreakerRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         """`failures` with its default."""
         return 20 if self.failures is None and self.share is None else self.failures
 
+    def failures_to_open(self, ended: int) -> int:
+        """Return the least number of failures of one kind that can open a breaker after `ended` deliveries."""
+        limits = [] if self.share is None else [max(1, math.ceil(self.share * max(self.minimum, ended)))]
+        return min(limits if self.failures_limit is None else [*limits, self.failures_limit])
+
     def opening_reason(self, failures: int, ended: int) -> str | None:
         """Return why a breaker opens after `failures` of its kind among `ended` deliveries; None if it does not."""
         within = format_duration(self.window)

@@ -60,7 +60,10 @@ _log = events.logger("redrive.breaker")
 
 
 def step(core: Core) -> Flow[int]:
-    """Judge the breakers of all queues, at most once a second. Returns how many items were held or released."""
+    """Judge the breakers of all queues, at most once a second, or after failures of this process that may open one.
+
+    Returns how many items were held or released.
+    """
     monitor, now = core.breakers, core.clock.now()
     if monitor.judged_at is not None and 0 <= now - monitor.judged_at < JUDGE_EVERY:
         return 0

@@ -21,8 +21,8 @@ from redrive.model.arrival import ledger_key
 from redrive.model.feed import FeedKind
 from redrive.model.holder import ItemHolder
 from redrive.model.ids import ItemId
-from redrive.model.item import HistoryEntry, HistoryEvent, Receipt, Status
-from redrive.model.judge import Dead, OutcomeKind, count_outcome
+from redrive.model.item import WAITING_STATUSES, HistoryEntry, HistoryEvent, Receipt, Status
+from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, count_outcome
 from redrive.model.queue import WITH_ITEM
 from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.queue_state import IdempotencyEntry, QueueState, SourceEntry
@@ -233,8 +233,11 @@ def _write(state: State, step: _Step) -> None:
 
 
 def _add_failure(state: State, step: _Step) -> None:
-    """Add a failure to a known item. Its status does not change, nor the counters of an active one."""
-    item, failure = state.items[step.id], step.new.failure
+    """Add a failure to a known item. Its status does not change, nor the counters of an active one.
+
+    A capture changes no counters: a retry that waits is put off.
+    """
+    item, failure, verdict = state.items[step.id], step.new.failure, step.new.verdict
     assert failure is not None
     entry = HistoryEntry(
         at=state.now,
@@ -247,7 +250,10 @@ def _add_failure(state: State, step: _Step) -> None:
     )
     with state.reindex(item):  # if it is due, it is ready now
         item.history.add(entry)
-        if item.status is not Status.ACTIVE:
+        if step.new.is_capture:
+            if item.status in WAITING_STATUSES and isinstance(verdict, RetryVerdict) and verdict.delay:
+                item.ready_at = max(item.ready_at, Instant(state.now + verdict.delay))
+        elif item.status is not Status.ACTIVE:
             item.counters = count_outcome(item.counters, OutcomeKind.FAILED)
     step.queue.failed_total += 1
     step.queue.captured_total += 1

@@ -72,6 +72,37 @@ class OpeningConformance(Suite):
         assert found.reason == "3 failures within 1m"
         assert found.next_probe_at - found.opened_at == 30 * SECOND
 
+    @pytest.mark.parametrize(
+        ("kind", "rule", "count"),
+        [
+            ("network", {"failures": 3}, 3),
+            ("queue", {"failures": 2}, 2),
+            ("fingerprint", {"failures": 4}, 4),
+            ("network", {"share": 0.5, "minimum": 6}, 6),
+        ],
+    )
+    def test_breaker_opens_within_the_second_in_which_its_failures_are_settled(
+        self, broker: Broker, clock: FakeClock, kind: str, rule: dict[str, Any], count: int
+    ) -> None:
+        broker.create_queue("jobs", retry=RETRY, breakers={kind: rule})
+        maintain(broker, clock)
+        broker.put_many("jobs", range(count))
+        opened: list[bool] = []
+        for lease in take_all(broker):
+            broker.fail(lease, DOWN)
+            broker.run_maintenance()
+            opened.append(bool(broker.list_breakers()))
+        assert opened == [False] * (count - 1) + [True]
+
+    def test_breaker_opens_in_time_by_items_that_die_into_another_queue(self, broker: Broker, clock: FakeClock) -> None:
+        broker.create_queue("morgue")
+        broker.create_queue("jobs", dead_queue="morgue", breakers={"queue": {"failures": 2}})
+        maintain(broker, clock)
+        broker.put_many("jobs", range(2))
+        fail_all(broker, take_all(broker))
+        broker.run_maintenance()
+        assert only(broker).kind == "queue"
+
     def test_failures_outside_the_window_do_not_count(self, broker: Broker, clock: FakeClock) -> None:
         guarded(broker, network={"window": "10s"})
         broker.put_many("jobs", range(4))

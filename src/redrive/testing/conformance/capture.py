@@ -105,11 +105,11 @@ class DeadLetterQueueConformance(Suite):
         [
             (RetryPolicy.EXPONENTIAL, [1, 2, 4, 8, 16, 32, 60, 60]),
             (RetryPolicy.LINEAR, [5, 10, 15, 20]),
-            (RetryPolicy.IMMEDIATE, [0, 0, 0]),
+            (RetryPolicy.IMMEDIATE, [0, 1 / 60, 1 / 60]),
         ],
     )
     def test_delays_of_each_policy(
-        self, dlq: DeadLetterQueue, clock: FakeClock, policy: RetryPolicy, minutes: list[int]
+        self, dlq: DeadLetterQueue, clock: FakeClock, policy: RetryPolicy, minutes: list[float]
     ) -> None:
         dlq.set_callback(Callback(len(minutes)))
         self.enqueue(dlq, retry_policy=policy, max_retries=len(minutes) + 1)
@@ -125,10 +125,8 @@ class DeadLetterQueueConformance(Suite):
                 dlq.run_due_tasks()
                 assert dlq.get_task("wf_1").retry_count == task.retry_count  # type: ignore[union-attr]
                 clock.advance("1s")
-                dlq.run_due_tasks()
-            else:
-                break
-        assert seen == (minutes if minutes[0] else [0])
+            dlq.run_due_tasks()
+        assert seen == minutes
 
     def test_task_is_retried_until_it_succeeds(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
         callback = Callback(failures=2)
@@ -202,6 +200,36 @@ class DeadLetterQueueConformance(Suite):
         with pytest.raises(IdempotencyConflict):
             dlq.enqueue("wf_1", {"type": "another"}, "error")
         assert len(dlq.list_tasks()) == 1
+
+    def test_call_that_fails_again_uses_up_no_retry_and_puts_the_next_one_off(
+        self, dlq: DeadLetterQueue, clock: FakeClock
+    ) -> None:
+        dlq.set_callback(Callback(failures=100))
+        for runs in range(1, 5):
+            task = self.enqueue(dlq, max_retries=2)
+            assert (task.retry_count, task.total_attempts) == (0, runs)
+            assert self.wait(task, clock) == MINUTE
+            clock.advance("50s")
+        clock.advance("10s")
+        dlq.run_due_tasks()
+        task = self.enqueue(dlq, max_retries=2)
+        assert (task.status, task.retry_count, task.total_attempts) == (DeadLetterStatus.PENDING, 1, 6)
+        assert self.wait(task, clock) == 2 * MINUTE, "no earlier than after the retry"
+        clock.advance("2m")
+        dlq.run_due_tasks()
+        task = self.enqueue(dlq, max_retries=2)
+        assert (task.status, task.retry_count, task.total_attempts) == (DeadLetterStatus.EXHAUSTED, 2, 8)
+        assert task.next_retry_at is None
+
+    def test_runs_of_a_call_that_fails_very_often_are_counted(self, dlq: DeadLetterQueue) -> None:
+        for _ in range(70):
+            task = self.enqueue(dlq)
+        assert (task.retry_count, task.total_attempts) == (0, 70)
+
+    def wait(self, task: FailedTask, clock: FakeClock) -> timedelta:
+        """Return the time until the next retry of a task."""
+        assert task.next_retry_at is not None
+        return task.next_retry_at - datetime.fromtimestamp(clock.now() / 1_000_000, UTC)
 
     def test_id_of_a_completed_task_is_free(self, dlq: DeadLetterQueue, clock: FakeClock) -> None:
         dlq.set_callback(Callback())

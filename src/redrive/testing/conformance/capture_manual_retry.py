@@ -1,4 +1,4 @@
-"""Capture: one run of a task on request of an operator."""
+"""Capture: retries on request of an operator, and immediate ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.testing.fake_clock import FakeClock
 
 
 class ManualRetryConformance(Suite):
-    """The guarantees of `retry_task`."""
+    """The guarantees of `retry_task`, and of the policy `immediate`."""
 
     @pytest.fixture
     def dlq(self, broker: Broker) -> Iterator[DeadLetterQueue]:
@@ -89,3 +89,34 @@ class ManualRetryConformance(Suite):
         dlq.run_due_tasks()
         assert len(callback.calls) == 1
         assert not dlq.retry_task("nobody")["success"]
+
+    def test_immediate_retries_are_a_second_apart_after_a_retry_by_hand_too(
+        self, broker: Broker, clock: FakeClock
+    ) -> None:
+        dlq, callback = DeadLetterQueue(broker, jitter=True), Callback(failures=100)
+        dlq.enqueue("wf_1", TASK, "timeout", "immediate", 9)
+        assert "due now" in dlq.retry_task("wf_1")["message"]
+        dlq.set_callback(callback)
+        for runs in range(1, 4):
+            dlq.run_due_tasks()
+            clock.advance("999ms")
+            dlq.run_due_tasks()
+            assert len(callback.calls) == runs
+            clock.advance("1ms")
+        (retry,) = [item.overrides.retry for item in broker.find(queue="captured", status="any").items]
+        assert retry is not None
+        assert not retry.delay.jitter
+
+    def test_retries_of_tasks_are_left_when_a_breaker_opens(self, broker: Broker, clock: FakeClock) -> None:
+        dlq, callback = DeadLetterQueue(broker), Callback(failures=100)
+        dlq.set_callback(callback)
+        dlq.get_statistics()
+        broker.update_queue("captured", breakers={"queue": {"failures": 3, "window": "1m"}})
+        for number in range(9):
+            dlq.enqueue(f"task-{number}", TASK, "timeout", "immediate", 2)
+        for _ in range(5):
+            dlq.run_due_tasks()
+            broker.run_maintenance()
+            clock.advance("1s")
+        assert dlq.get_statistics()["status_breakdown"]["exhausted"] == 0
+        assert len(callback.calls) <= 9
