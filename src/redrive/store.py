@@ -152,6 +152,11 @@ class Store(Protocol):
         """Return warnings for the operator about the database, a sentence each."""
         ...
 
+    def examine(self) -> tuple[str, ...]:
+        """Read everything, and return a sentence for each damage of tables and indexes. A store whose server does that
+        returns none."""
+        ...
+
     def reopen(self) -> None:
         """Open new connections in a forked child. Those of the parent are neither used nor closed."""
         ...

@@ -16,6 +16,7 @@ import msgspec
 
 from redrive import __version__
 from redrive.broker.flows.health import BREAKER_WARNING
+from redrive.broker.signal_shield import shielded
 from redrive.cli import error_output
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import ago, coloured, escape_line, now, print_json, print_line, short
@@ -64,7 +65,7 @@ def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...
     def files(broker: Broker) -> Iterator[Check]:
         return check_files(place.url)
 
-    there = (versions, durability, *([files] if place.is_sqlite else []), store)
+    there = (versions, durability, *([files, structure] if place.is_sqlite else []), store)
     return *there, clock, leases, workers, queues, operations
 
 
@@ -106,6 +107,15 @@ def store(broker: Broker) -> Iterator[Check]:
         yield Check("breaker", "warn", warning, f"see {command_line('breaker list')}; it closes when a probe succeeds")
     if warnings == tuple(of_breakers):
         yield Check("store", "ok", "no long readers, enough room, no item stuck between two stores")
+
+
+def structure(broker: Broker) -> Iterator[Check]:
+    """Read the whole file, and report damaged tables and indexes."""
+    problems = shielded(broker.core.store.examine)
+    for problem in problems:
+        yield Check("structure", "fail", problem, "stop what uses the store, and restore a backup")
+    if not problems:
+        yield Check("structure", "ok", "all tables and indexes are whole")
 
 
 def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:

@@ -69,6 +69,9 @@ class MemoryStore:
     def warnings(self) -> tuple[str, ...]:
         return ()
 
+    def examine(self) -> tuple[str, ...]:
+        return ()
+
     def reopen(self) -> None:
         """Continue in a forked child with a copy of the parent's data. From then on they do not share changes."""
         self._lock = threading.RLock()

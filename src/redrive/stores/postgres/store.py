@@ -195,6 +195,9 @@ class PostgresStore:
         found = self._engine.read(lambda session: session.execute(_LONG_TRANSACTIONS).fetchall())
         return tuple(_warning(*each) for each in found if each[-1] > (LONG_PUT if each[0] else LONG_TRANSACTION))
 
+    def examine(self) -> tuple[str, ...]:
+        return ()
+
     def reopen(self) -> None:
         self._engine.reopen()
         self._notifications.reopen()

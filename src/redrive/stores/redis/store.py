@@ -134,6 +134,9 @@ class RedisStore:
         warning = self._client.memory().warning
         return () if warning is None else (warning,)
 
+    def examine(self) -> tuple[str, ...]:
+        return ()
+
     def reopen(self) -> None:
         self._client.reopen()
         self._notifications.reopen()

@@ -11,7 +11,7 @@ import apsw
 from redrive.clock import Clock, Instant, SystemClock
 from redrive.contract import Call, Query
 from redrive.contract.item_calls import Put
-from redrive.errors import InvalidInput, SchemaTooNew, SchemaTooOld, StoreUnavailable
+from redrive.errors import InvalidInput, NotAStore, SchemaTooNew, SchemaTooOld, StoreUnavailable
 from redrive.model.item import Receipt
 from redrive.model.sqlite_url import OWNER_ONLY
 from redrive.model.text import format_bytes
@@ -24,6 +24,7 @@ from redrive.stores.relational.queue_rows import NO_QUEUES, Queues, epoch_of
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.database_files import names_of, several_names
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
+from redrive.stores.sqlite.examination import find_problems
 from redrive.stores.sqlite.log_damage import damage_warnings
 from redrive.stores.sqlite.session import Session
 
@@ -124,6 +125,13 @@ class SQLiteStore:
                 "while a program reads in one long transaction; end that transaction, or the program"
             )
         return tuple(found)
+
+    def examine(self) -> tuple[str, ...]:
+        try:
+            with self._engine.reading() as connection:
+                return tuple(f"The store {self._path} is damaged: {problem}" for problem in find_problems(connection))
+        except NotAStore as error:
+            return (str(error),)
 
     def reopen(self) -> None:
         self._engine.reopen()
