@@ -257,6 +257,7 @@ class HealthConformance(Suite):
         assert health.is_healthy
         assert health.durability == broker.durability()
         assert health.durability.survives in str(health)
+        assert broker.core.store.examine() == ()
 
 
 class StuckMoveConformance(StorePairSuite):
