@@ -45,6 +45,7 @@
     │   ├── SchemaTooOld         written by a Redrive from before the first release
     │   ├── EngineUnsupported    the engine has a known flaw, or lacks a feature
     │   └── StoreFailed          the engine returned an unexpected error
+    │       └── StoreDamaged     a stored value cannot be read
     ├── AccessError              a server denies the call
     │   ├── Unauthorized         no token, or one that is unknown, expired or revoked
     │   └── Forbidden            the token lacks the permission
@@ -610,6 +611,17 @@ class StoreFailed(StoreError):
     def __init__(self, store: str, problem: str) -> None:
         self.store, self.problem = store, problem
         super().__init__(f"store {store} failed: {problem}; nothing was changed")
+
+
+class StoreDamaged(StoreFailed):
+    """A stored value cannot be read, and what needs it was not changed. `place` is the table, or the kind of the key,
+    and the id of the item or the name of the queue."""
+
+    code = "store_damaged"
+
+    def __init__(self, store: str, place: str) -> None:
+        self.place = place
+        super().__init__(store, f"a stored value is damaged: {place}; restore a backup of it, or drop the item")
 
 
 # A server denies the call.

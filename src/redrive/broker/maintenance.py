@@ -21,7 +21,7 @@ from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Settle, StaleSettings
 from redrive.contract.maintenance_calls import ApplyRetention, Expire, Promote
 from redrive.contract.queries import GetNextDue, GetOverdue, ListOpenMoves, ListOperations, Overdue
-from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreError
+from redrive.errors import Closed, NotFound, OutcomeUnknown, Overloaded, RedriveError, Refused, StoreDamaged, StoreError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Settled
 from redrive.model.judge import OutcomeKind
@@ -118,6 +118,8 @@ def step_operations(core: Core) -> Flow[int]:
     for operation in (yield from run_query(ListOperations(limit=MAX_OPERATIONS, active_only=True))):
         try:
             changed += yield from _operate(core, operation)
+        except StoreDamaged as damage:
+            _log.warning("maintenance_failed", error=str(damage))
         except (Closed, StoreError, OutcomeUnknown, Overloaded):
             raise  # a failure of the store, not of the operation
         except RedriveError as error:

@@ -88,6 +88,7 @@ EXITS: dict[str, int] = {
     "schema_too_old": UNAVAILABLE,
     "engine_unsupported": UNAVAILABLE,
     "store_failed": UNAVAILABLE,
+    "store_damaged": UNAVAILABLE,
     "closed": UNAVAILABLE,
     "access_error": UNAUTHORIZED,
     "unauthorized": UNAUTHORIZED,

@@ -153,6 +153,7 @@ def _print_facts(item: Item) -> None:
             ("expires", format_instant(item.expire_deadline) if item.expire_deadline else None),
             ("held by", ", ".join(item.held_by)),
             ("moving to", item.moving_to),
+            ("damaged", item.damage),
             ("priority", item.priority if item.priority != 5 else None),
             *((name, setting_text(value)) for name, value in view_of(item.overrides).items()),
             ("key", item.idempotency_key),

@@ -18,6 +18,9 @@ BREAKER_GATE = "breaker"
 RETRY_AFTER_GATE = "retry_after"
 """The gate that is closed by a Retry-After."""
 
+DAMAGED_GATE = "damaged"
+"""The gate of a queue whose stored settings cannot be read: it takes items, keeps all that it has, and gives none."""
+
 
 class Gate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A limit on leases: none before `until`; from then on `allowance` in total, or any number (None)."""

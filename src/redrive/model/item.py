@@ -227,6 +227,9 @@ class Item(msgspec.Struct, frozen=True):
     """The store that it came from as a dead letter, and to which a redrive returns it."""
     archived_from: Status | None = None
     """Its status before it was archived or dropped (archived): dead for a dead letter."""
+    damage: str | None = None
+    """The place of a stored value of it that cannot be read. A substitute is shown, and manual changes are refused,
+    except for a drop."""
 
     def __str__(self) -> str:
         # The repr is complete, with payload and tracebacks: too long for a log, and possibly confidential.

@@ -58,6 +58,7 @@ STATUS_BY_CODE: dict[str, int] = {
     "schema_too_old": 503,
     "engine_unsupported": 503,
     "store_failed": 503,
+    "store_damaged": 503,
     "outcome_unknown": 503,
     "closed": 503,
     "result_timeout": 504,

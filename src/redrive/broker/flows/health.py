@@ -11,6 +11,7 @@ from redrive.broker.flows.moves import STUCK_AFTER
 from redrive.contract.queries import ListMoveTargets, ListQueues, MoveTarget
 from redrive.errors import StoreUnavailable
 from redrive.model.duration import format_duration
+from redrive.model.gate import DAMAGED_GATE, gate_named
 from redrive.model.queue import Queue
 from redrive.model.text import join_lines, pluralize
 from redrive.store import Durability, Store
@@ -38,7 +39,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def store_warnings(core: Core) -> Flow[tuple[str, ...]]:
-    """Return a sentence for each stuck move and each queue with an open breaker.
+    """Return a sentence for each stuck move, and each queue with damaged settings or an open breaker.
 
     A store that cannot be read is reported as a warning, not raised.
     """
@@ -53,6 +54,9 @@ def _open_breakers(core: Core) -> Flow[tuple[str, ...]]:
     queues: tuple[Queue, ...] = yield from run_query(ListQueues())
     warnings: list[str] = []
     for queue in queues:
+        if gate_named(queue.gates, DAMAGED_GATE) is not None:
+            damaged = f"The stored settings of queue '{queue.name}' are damaged"
+            warnings.append(f"{damaged}: it gives no items until they are set again")
         if queue.breakers:
             first = yield from breaker_status(core, queue, min(queue.breakers, key=lambda each: each.opened_at))
             others = len(queue.breakers) - 1

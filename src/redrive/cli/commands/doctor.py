@@ -23,7 +23,8 @@ from redrive.cli.output import ago, coloured, escape_line, now, print_json, prin
 from redrive.cli.store_target import StoreTarget, find_target, open_place
 from redrive.errors import AccessError, RedriveError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
-from redrive.model.item import Status
+from redrive.model.item import Item, Status
+from redrive.model.limits import MAX_BATCH
 from redrive.model.operation import OperationStatus
 from redrive.model.sqlite_url import lock_mode, parse_sqlite_url
 from redrive.model.text import format_counts, format_elapsed, pluralize
@@ -37,6 +38,8 @@ LATE_LEASE = MINUTE
 """The time within which an expired lease should be reclaimed."""
 LATE_STEP = MINUTE
 """The time after which an operation whose next step is due is not driven by any process."""
+MOST_ITEMS = 10_000
+"""The largest number of items that are checked for damage, the newest ones."""
 MOST_LEASES = 1_000
 """The largest number of active items that are checked."""
 _DRIVERS = {"sqlite": "apsw", "postgresql": "psycopg", "postgres": "psycopg", "redis": "redis", "rediss": "redis",
@@ -66,7 +69,7 @@ def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...
         return check_files(place.url)
 
     there = (versions, durability, *([files, structure] if place.is_sqlite else []), store)
-    return *there, clock, leases, workers, queues, operations
+    return *there, clock, leases, workers, queues, operations, damage
 
 
 def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
@@ -205,6 +208,24 @@ def queues(broker: Broker) -> Iterator[Check]:
         else "no dead letters"
     )
     yield Check("dead", "ok", told)
+
+
+def damage(broker: Broker) -> Iterator[Check]:
+    """Report items of which a stored value cannot be read."""
+    examined, damaged = 0, list[Item]()
+    cursor: str | None = None
+    while examined < MOST_ITEMS:
+        page = broker.find(status="any", limit=MAX_BATCH, cursor=cursor)
+        cursor, examined = page.cursor, examined + len(page.items)
+        damaged += [item for item in page.items if item.damage is not None]
+        if cursor is None:
+            break
+    for item in damaged[:10]:
+        told = f"{item.damage} of item {short(item.id)} is damaged"
+        drop = command_line(f"queue drop {short(item.id)}")
+        yield Check("damage", "fail", told, f"restore a backup of it, or {drop}")
+    if not damaged:
+        yield Check("damage", "ok", f"none in {pluralize(examined, 'item')}")
 
 
 def operations(broker: Broker) -> Iterator[Check]:

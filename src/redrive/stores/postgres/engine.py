@@ -28,6 +28,7 @@ from redrive.stores.interruption import interruption, is_mistake
 from redrive.stores.postgres import session as patience
 from redrive.stores.postgres.connection_settings import configure, configure_writer, connection_info, display_name
 from redrive.stores.postgres.session import Rows, Session, TimeoutConnection
+from redrive.stores.rules.damage import failure_of
 
 MAX_READERS = 8
 """Connections that answer queries."""
@@ -248,7 +249,7 @@ class Engine:
             case psycopg.OperationalError() | psycopg.InterfaceError():
                 return StoreUnavailable(self.name, _first_line(error))
             case Exception() if not isinstance(error, RedriveError):
-                return StoreFailed(self.name, f"{type(error).__name__}: {_first_line(error)}")
+                return failure_of(self.name, error)
             case _:
                 return error
 

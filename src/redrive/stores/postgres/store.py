@@ -37,6 +37,7 @@ from redrive.stores.relational.low_water_marks import INSTANT_KINDS
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
 from redrive.stores.relational.queue_rows import NO_QUEUES, Queues
+from redrive.stores.rules.damage import naming_damage
 
 _BEGUN = """
     SELECT epoch, nextval('redrive_number'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
@@ -149,9 +150,10 @@ class PostgresStore:
             self._marks.move()
         # While no transaction writes, every allocated number is committed or will never be.
         lock = self._lock if isinstance(query, ReadFeed) else None
-        return self._engine.read(
-            lambda session: answer_query(session, query, self.namespace, self.clock.now()), lock=lock
-        )
+        with naming_damage(self.name):
+            return self._engine.read(
+                lambda session: answer_query(session, query, self.namespace, self.clock.now()), lock=lock
+            )
 
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if self._closed:

@@ -6,8 +6,8 @@ width before a value that they do not read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from redrive.model.item import NO_OVERRIDES, Counters, Death, HistoryEntry, Over
 from redrive.model.manual_change import death_text
 from redrive.model.search_terms import search_terms_of
 from redrive.stores.redis.keys import DIGITS, digits, long, short
+from redrive.stores.rules.damage import read_value, substitute_death, substitute_entry
 from redrive.stores.rules.record import History, LeaseState, Record
 
 _ENTRY_HEAD = 34
@@ -122,6 +123,10 @@ _decode_result = msgspec.msgpack.Decoder(Result).decode
 _decode_words = msgspec.msgpack.Decoder(frozenset[str]).decode
 
 
+_UNREADABLE_CONTENT = Content("", b"", "", 0)
+_T = TypeVar("_T")
+
+
 class Loaded(NamedTuple):
     """The stored parts of an item. Differences from it are written."""
 
@@ -179,7 +184,11 @@ def encode_content(item: Record) -> bytes:
 
 def decode_content(raw: bytes) -> tuple[Instant, int, Content]:
     """Return the instant of the put, the suffix of the first id, and the rest."""
-    return Instant(int(raw[:DIGITS])), int(raw[DIGITS : 2 * DIGITS], 16), _decode_content(raw[2 * DIGITS :])
+    return *_decode_content_head(raw), _decode_content(raw[2 * DIGITS :])
+
+
+def _decode_content_head(raw: bytes) -> tuple[Instant, int]:
+    return Instant(int(raw[:DIGITS])), int(raw[DIGITS : 2 * DIGITS], 16)
 
 
 def encode_state(item: Record) -> bytes:
@@ -222,13 +231,21 @@ def encode_state(item: Record) -> bytes:
 
 
 def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
-    """Return an item for the rules."""
-    put_at, suffix, content = decode_content(raw[0])
-    state = ItemState(content.queue, content.priority, n=body, r=put_at) if raw[1] is None else decode_state(raw[1])
-    entries = tuple(map(decode_entry, raw[2]))
-    deaths = [_decode_death(death) for death in raw[3]]
-    result = None if raw[4] is None else _decode_result(raw[4])
+    """Return an item for the rules. What cannot be read has a substitute."""
+    damage: list[str] = []
+
+    def read(kind: str, decode: Callable[[Any], _T], value: Any, substitute: _T) -> _T:
+        return read_value(decode, value, substitute, lambda: damage.append(f"key {kind}:{digits(body)}"))
+
+    put_at, suffix = read("c", _decode_content_head, raw[0], (Instant(0), 0))
+    content = read("c", _decode_content, raw[0][2 * DIGITS :], _UNREADABLE_CONTENT)
+    unstored = ItemState(content.queue, content.priority, n=body, r=put_at)
+    state = unstored if raw[1] is None else read("s", decode_state, raw[1], unstored)
     ids = [make_id(long(body), suffix), *map(ItemId, state.i)]
+    entries = tuple([read("h", decode_entry, entry, substitute_entry(state.q)) for entry in raw[2]])
+    death_of_index = substitute_death(state.q, ids[-1], state.g or "", state.G)
+    deaths = [read("d", _decode_death, death, death_of_index) for death in raw[3]]
+    result = None if raw[4] is None else read("y", _decode_result, raw[4], None)
     record = Record(
         ids=ids,
         queue=state.q,
@@ -261,6 +278,8 @@ def read_record(body: int, raw: Sequence[Any], *, with_words: bool) -> Record:
         words=DERIVED_NOT_READ if state.W else NOT_READ,
         home_store=state.H,
         route=state.P,
+        damage=damage[0] if damage else None,
+        has_unknown_status=any(place.startswith(("key c", "key s")) for place in damage),
     )
     if with_words:
         record.words = read_words(record, raw)
@@ -276,7 +295,7 @@ def read_words(item: Record, raw: Sequence[Any]) -> frozenset[str]:
     """Return the words of an item that had unread ones, and was now read with them."""
     if isinstance(item.words, DerivedWords):
         return DerivedWords(item.words_of_death())
-    return frozenset() if raw[5] is None else _decode_words(raw[5])
+    return frozenset() if raw[5] is None else read_value(_decode_words, raw[5], frozenset(), tuple)
 
 
 def lasting_words(item: Record, loaded: Loaded) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -18,6 +18,7 @@ from redrive.errors import (
     QueueFull,
     QueueNotFound,
     RedriveError,
+    StoreDamaged,
     StoreUnavailable,
     WrongQueue,
 )
@@ -29,6 +30,7 @@ from redrive.stores.redis.connection import classify_error
 from redrive.stores.redis.fast_path import KINDS, FastPathBatch
 from redrive.stores.redis.keys import long
 from redrive.stores.redis.queue_state import decode_queue
+from redrive.stores.rules.damage import read_value
 
 _FIRST_DELIVERY = Counters(deliveries=1, attempts=1)
 _LEFT = [5]
@@ -112,7 +114,8 @@ class ResultReader:
             case [0, status]:
                 return LeaseLost(id, Status(status.decode()) if status else None)
             case [2, queue]:
-                return StaleSettings(decode_queue(queue))
+                settings = read_value(decode_queue, queue, None, tuple)
+                return StoreDamaged(self._store, "key queues") if settings is None else StaleSettings(settings)
             case [4, queue]:
                 assert not isinstance(call, Settle)
                 return WrongQueue(id, queue.decode(), call.queue or "")
@@ -141,7 +144,7 @@ class ResultReader:
             self.left.extend(positions)
             return
         overdue, next_at, raw = answer
-        leases = [lease_of(body, content, state) for body, content, state in raw]
+        leases = leases_of(raw)
         later = None if next_at < 0 else Instant(next_at)
         at = 0
         for position in positions:
@@ -188,7 +191,13 @@ def _receipt(answer: bytes, suffix: str) -> Receipt:
     return Receipt(_id(int(answer), suffix))
 
 
-def lease_of(body: bytes, raw_content: bytes, raw_state: bytes) -> Lease:
+def leases_of(stored: Iterable[Sequence[bytes]]) -> list[Lease]:
+    """Return the leases on active items. One that cannot be read is given to no worker, and is lost when it expires."""
+    read = (read_value(lambda raw: _lease_of(*raw), raw, None, tuple) for raw in stored)
+    return [lease for lease in read if lease is not None]
+
+
+def _lease_of(body: bytes, raw_content: bytes, raw_state: bytes) -> Lease:
     """Return the lease on an active item from its stored content and state."""
     put_at, suffix, content = decode_content(raw_content)
     state = decode_state(raw_state)

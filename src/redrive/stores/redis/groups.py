@@ -12,6 +12,7 @@ from redrive.stores.redis.codec import encode
 from redrive.stores.redis.keys import body_of, digits, short
 from redrive.stores.redis.tables import Hash
 from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.rules.damage import read_value, substitute_death
 from redrive.stores.rules.record import DeadLetterKey, Record
 from redrive.stores.rules.tables import Groups
 
@@ -25,7 +26,11 @@ class Figures(msgspec.Struct, array_like=True):
     hours: dict[int, int]
 
 
-_decode_figures = msgspec.msgpack.Decoder(Figures).decode
+_decode = msgspec.msgpack.Decoder(Figures).decode
+
+
+def _decode_figures(raw: bytes) -> Figures:
+    return read_value(_decode, raw, Figures(0, 0, 0, {}), tuple)
 
 
 class RedisGroups(Groups):
@@ -91,7 +96,7 @@ class RedisGroups(Groups):
         newest = self._newest(fingerprint, by_queue)
         if newest is None:
             return None
-        cause = newest.deaths[-1].cause
+        cause = (newest.deaths or [substitute_death("", newest.id, fingerprint)])[-1].cause
         hours: dict[int, int] = {}
         for figures in by_queue.values():
             for hour, count in figures.hours.items():

@@ -24,13 +24,15 @@ from redrive.contract.queries import (
 )
 from redrive.model.limits import MAX_BATCH
 from redrive.model.queue import Queue, QueueStats
-from redrive.stores.redis.fast_path_results import lease_of
+from redrive.stores.redis.fast_path_results import leases_of
 from redrive.stores.redis.keys import score_of
 from redrive.stores.redis.queue_state import read_stats
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.rules.damage import UNREADABLE_TITLE, read_value
 from redrive.stores.rules.dispatch import answer_query as follow_rules
 
+_UNREADABLE = AuditEntry(0, Instant(0), "", UNREADABLE_TITLE, None, (), 0)
 _read_audit = msgspec.msgpack.Decoder(AuditEntry).decode
 
 
@@ -53,7 +55,7 @@ def answer_query(state: RedisState, session: Session, query: Query, now: Instant
         case ListMoveTargets():
             return _move_targets(state)
         case ListWorkerLeases():
-            return tuple(lease_of(*raw) for raw in session.worker_leases(query.worker, query.limit))
+            return tuple(leases_of(session.worker_leases(query.worker, query.limit)))
     session.load(query.item_ids)
     return follow_rules(state, query, now)
 
@@ -87,7 +89,8 @@ def _audit(session: Session, query: ListAudit) -> tuple[AuditEntry, ...]:
     end = length if query.before is None else max(0, min(query.before - 1, length))
     start = max(0, end - query.limit)
     (raw,) = session.fetch(("LRANGE", key, start, end - 1)) if end else ((),)
-    entries = [msgspec.structs.replace(_read_audit(each), number=number) for number, each in enumerate(raw, start + 1)]
+    read = [read_value(_read_audit, each, _UNREADABLE, tuple) for each in raw]
+    entries = [msgspec.structs.replace(entry, number=number) for number, entry in enumerate(read, start + 1)]
     return tuple(reversed(entries))
 
 

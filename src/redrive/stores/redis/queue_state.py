@@ -22,6 +22,7 @@ from redrive.stores.redis.tables import (
     encode_source_entry,
 )
 from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.rules.damage import read_value, substitute_queue, without_damage
 from redrive.stores.rules.queue_state import QueueState
 
 _TOTALS = (
@@ -35,6 +36,13 @@ _OTHERS = (
 )
 
 decode_queue = msgspec.msgpack.Decoder(Queue).decode
+
+
+def decode_queues(raw: Iterable[bytes]) -> dict[str, Queue]:
+    """Return the queues of a namespace from the fields and values of their hash."""
+    fields = iter(raw)
+    stored = ((name.decode(), value) for name, value in zip(fields, fields, strict=True))
+    return {name: read_value(decode_queue, value, substitute_queue(name), tuple) for name, value in stored}
 
 
 def counts_of(raw: Iterable[bytes]) -> dict[str, int]:
@@ -100,8 +108,9 @@ class RedisQueue(QueueState):
         if self.value == self._value:
             return False
         self._value = self.value
-        self._session.write("HSET", self._session.keys.of("queues"), self.name, encode(self.value))
-        self._session.write("HSET", self._session.keys.of("info"), self.name, info_of(self.value))
+        stored = without_damage(self.value)
+        self._session.write("HSET", self._session.keys.of("queues"), self.name, encode(stored))
+        self._session.write("HSET", self._session.keys.of("info"), self.name, info_of(stored))
         if self.value.gates or self.value.breakers:
             self._session.write("HSET", self._session.keys.meta, "format", FORMAT)
         return True

@@ -23,6 +23,7 @@ from redrive.errors import (
     RedriveError,
     SchemaTooNew,
     SchemaTooOld,
+    StoreDamaged,
     StoreError,
     StoreFailed,
     StoreUnavailable,
@@ -36,11 +37,12 @@ from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, Keys
 from redrive.stores.redis.namespace_lock import LockGrant, LockWait, NamespaceLock
 from redrive.stores.redis.pubsub import PubSub
 from redrive.stores.redis.queries import answer_query, is_anything_old, queues_to_clean
-from redrive.stores.redis.queue_state import decode_queue
+from redrive.stores.redis.queue_state import decode_queues
 from redrive.stores.redis.redis_client import Part, RedisClient
 from redrive.stores.redis.scripts import COMMIT, OPEN
 from redrive.stores.redis.state import RedisState
 from redrive.stores.redis.unit_of_work import Session, flat
+from redrive.stores.rules.damage import failure_of, naming_damage
 from redrive.stores.rules.dispatch import execute_calls
 from redrive.stores.rules.read_ahead import ids_of, names_of, queues_of
 
@@ -108,11 +110,12 @@ class RedisStore:
 
     def read(self, query: Query) -> Any:
         self._check_open()
-        session = Session(self._client, self._keys, read_only=True)
-        now, (raw,) = session.fetch_with_instant(("HGETALL", self._keys.of("queues")))
-        self._follow(now)
-        state = RedisState(session, self.namespace, self.name, _decode_queues(raw))
-        return answer_query(state, session, query, self.clock.now())
+        with naming_damage(self.name):
+            session = Session(self._client, self._keys, read_only=True)
+            now, (raw,) = session.fetch_with_instant(("HGETALL", self._keys.of("queues")))
+            self._follow(now)
+            state = RedisState(session, self.namespace, self.name, decode_queues(raw))
+            return answer_query(state, session, query, self.clock.now())
 
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         raise InvalidInput(
@@ -220,7 +223,7 @@ class RedisStore:
                 return None
             if isinstance(problem, RedriveError):
                 raise
-            raise StoreFailed(self.name, repr(problem)) from problem
+            raise failure_of(self.name, problem) from problem
         if not self._lock.apply(grant.token, writes, when_full=not any(call.takes_space for call in calls)):
             return None
         return Commit(results, arrivals, now)
@@ -243,9 +246,9 @@ class RedisStore:
         for position in in_commit_order(calls):
             try:
                 results[position] = execute_calls(state, calls[position])
-            except StoreError:
-                raise
             except RedriveError as refusal:
+                if isinstance(refusal, StoreError) and not isinstance(refusal, StoreDamaged):
+                    raise
                 results[position] = refusal
         last = state.flush()
         return results, state.arrived(), [last, *flat(session.writes)]
@@ -254,12 +257,12 @@ class RedisStore:
         session = self._session()
         (raw,) = session.fetch(("HGETALL", self._keys.of("queues")))
         instant = self.clock.now() if now is None else now
-        return bool(queues_to_clean(session, _decode_queues(raw), instant)) or is_anything_old(session, instant)
+        return bool(queues_to_clean(session, decode_queues(raw), instant)) or is_anything_old(session, instant)
 
     def _refresh_queues(self, session: Session, epoch: int) -> None:
         if epoch != self._epoch:
             (raw,) = session.fetch(("HGETALL", self._keys.of("queues")))
-            self._queues, self._epoch = _decode_queues(raw), epoch
+            self._queues, self._epoch = decode_queues(raw), epoch
 
     def _follow(self, now: Instant) -> None:
         if self._server_clock is not None:
@@ -271,11 +274,6 @@ class RedisStore:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed
-
-
-def _decode_queues(raw: list[bytes]) -> dict[str, Queue]:
-    fields = iter(raw)
-    return {name.decode(): decode_queue(value) for name, value in zip(fields, fields, strict=True)}
 
 
 def _part_of(position: int, call: Call) -> str:

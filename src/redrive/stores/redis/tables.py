@@ -20,6 +20,7 @@ from redrive.stores.redis.codec import encode
 from redrive.stores.redis.indexes import NamesByInstant
 from redrive.stores.redis.keys import DIGITS, SHIFT, digits, long, short
 from redrive.stores.redis.unit_of_work import Session
+from redrive.stores.rules.damage import read_value
 from redrive.stores.rules.queue_state import IdempotencyEntry, SourceEntry
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.tables import Feed, OperationTable, RegistrationTable, ResultTable
@@ -109,12 +110,17 @@ def decode_source_entry(raw: bytes) -> SourceEntry:
 _decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
 
+def _read_operation(raw: bytes) -> Operation:
+    """Decode an operation; None, as for one that does not exist, if it is damaged."""
+    return cast(Operation, read_value(_decode_operation, raw, None, tuple))
+
+
 class RedisOperations(OperationTable):
     """Operations in a hash, their order in a sorted set, and active ones in a set."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._known: Hash[str, Operation] = Hash(session, session.keys.of("operations"), encode, _decode_operation)
+        self._known: Hash[str, Operation] = Hash(session, session.keys.of("operations"), encode, _read_operation)
         self._order = session.keys.of("operation_order")
         self._active = session.keys.of("active_operations")
 
@@ -194,7 +200,8 @@ class RedisRegistrations(RegistrationTable):
     def of(self, kind: str) -> Iterable[Registration]:
         """Return registrations of a kind without the changes of this transaction."""
         (raw,) = self._session.fetch(("HVALS", self._key(kind)))
-        return map(_decode_registration, raw)
+        read = (read_value(_decode_registration, each, None, tuple) for each in raw)
+        return [registration for registration in read if registration is not None]
 
     def save(self, registration: Registration) -> None:
         kind, name = registration.kind, registration.name
@@ -327,7 +334,8 @@ class RedisFeed(Feed):
                 else ("ZRANGEBYSCORE", self._key, low, high, "LIMIT", 0, _PAGE)
             )
             (raw,) = self._session.fetch(command)
-            yield from map(decode_feed_entry, raw)
+            read = (read_value(decode_feed_entry, each, None, tuple) for each in raw)
+            yield from (entry for entry in read if entry is not None)
             if len(raw) < _PAGE:
                 return
             beyond = f"({int(raw[-1][:16])}"

@@ -23,6 +23,7 @@ from redrive.stores.relational.batch import Batch, GroupChange, Stage, Unindexed
 from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.search_scope import SearchScope
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import read_value, substitute_death
 
 _GROUP = "SELECT count, first_at, last_at FROM redrive_group WHERE queue = ? AND fingerprint = ?"
 _WRITE = """
@@ -141,8 +142,10 @@ def _read_group(
         for hour, died in executor.execute(_HOURS, (queue, fingerprint)):
             hours[hour] = hours.get(hour, 0) + died
         newest = max(newest, executor.execute(_NEWEST, (scope.section, fingerprint, queue)).get or 0)
-    item_no, id_suffix = executor.execute(_ID, (newest,)).get
-    cause = _decode_death(executor.execute(_LAST_DEATH, (item_no,)).get).cause
+    item_no, id_suffix = executor.execute(_ID, (newest,)).get or (0, 0)
+    substitute = substitute_death("", make_id(item_no, id_suffix), fingerprint)
+    data = executor.execute(_LAST_DEATH, (item_no,)).get
+    cause = read_value(_decode_death, data, substitute, tuple).cause
     return Group(
         fingerprint,
         cause.group_title,

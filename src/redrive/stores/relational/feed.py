@@ -19,8 +19,9 @@ from redrive.model.filter import MAX_EXAMINED
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id
 from redrive.model.item import Status
 from redrive.stores.relational.batch import Batch
-from redrive.stores.relational.item_rows import known_ids
+from redrive.stores.relational.item_rows import ID_SUFFIX, earlier_ids, resolve
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import UNREADABLE_TITLE, read_value
 
 _ENTRY = """
     INSERT INTO redrive_feed (number, namespace, at, kind, queue, item_no, id_suffix, detail)
@@ -49,7 +50,9 @@ class _Detail(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 _NO_DETAIL = _Detail()
+_UNREADABLE = _Detail(title=UNREADABLE_TITLE)
 _NO_ITEM = 0, 0
+_KINDS = frozenset(FeedKind)
 _decode_detail = msgspec.json.Decoder(_Detail).decode
 
 
@@ -132,7 +135,7 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
     backwards = query.before is not None and query.after is None
     low = 0 if query.after is None else query.after
     high = MAX_NUMBER if query.before is None else query.before
-    ids = None if query.id is None else known_ids(executor, query.id)
+    ids = None if query.id is None else _known_ids(executor, query.id)
     entries: list[FeedEntry] = []
     last, more = low, False
     with contextlib.closing(executor.stream(_BEFORE if backwards else _AFTER, (low, high, MAX_EXAMINED + 1))) as rows:
@@ -141,12 +144,22 @@ def read(executor: Executor, namespace_key: int | None, query: ReadFeed) -> Feed
                 more = True
                 break
             last = max(last, number)
-            if namespace == namespace_key and matches_feed_query(query, ids, entry := _entry(number, *row)):
+            if namespace != namespace_key or row[1] not in _KINDS:  # such a kind is damaged
+                continue
+            if matches_feed_query(query, ids, entry := _entry(number, *row)):
                 entries.append(entry)
     return FeedPage(tuple(reversed(entries)) if backwards else tuple(entries), last, more)
 
 
+def _known_ids(executor: Executor, id: ItemId) -> frozenset[ItemId]:
+    """Return all ids of the item that has or had this one; only this one if the item no longer exists."""
+    item_no = resolve(executor, id)
+    if item_no is None:
+        return frozenset({id})
+    return frozenset({make_id(item_no, executor.execute(ID_SUFFIX, (item_no,)).get), *earlier_ids(executor, item_no)})
+
+
 def _entry(number: int, at: Any, kind: str, queue: str, item_no: int, id_suffix: int, detail: Any) -> FeedEntry:
     id = None if (item_no, id_suffix) == _NO_ITEM else make_id(item_no, id_suffix)
-    more = _NO_DETAIL if detail is None else _decode_detail(detail)
+    more = _NO_DETAIL if detail is None else read_value(_decode_detail, detail, _UNREADABLE, tuple)
     return FeedEntry(number, at, FeedKind(kind), queue, id, *msgspec.structs.astuple(more))

@@ -11,7 +11,7 @@ import contextlib
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,9 +23,12 @@ from redrive.model.item import Counters, Status
 from redrive.model.search_terms import SearchQuery, parse_query
 from redrive.stores.relational.holder_index import held_numbers
 from redrive.stores.relational.item_rows import ItemRow, find_all, resolve
+from redrive.stores.relational.records import decode_headers
 from redrive.stores.relational.search_scope import SearchScope
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import read_value
 
+_T = TypeVar("_T")
 _FEW_QUEUES = 100
 """Maximum number of queues whose scans by fingerprint are merged; with more, all dead letters are scanned."""
 
@@ -225,7 +228,7 @@ class _SearchPlan(NamedTuple):
     def _has_headers(self, headers: str | None) -> bool:
         if self.where.headers is None:
             return True
-        return headers is not None and meets_headers(self.where, msgspec.json.decode(headers))
+        return headers is not None and meets_headers(self.where, _read(decode_headers, headers) or {})
 
     @property
     def _direction(self) -> str:
@@ -295,9 +298,11 @@ class _SearchPlan(NamedTuple):
             died_at,
             Counters(deliveries, attempts, failures, losses, redrives),
             held_by,
-            DeadReason(reason) if reason else None,  # an archived item that was no dead letter has none
-            Cause(fingerprint, "", error_type, ErrorClass(error_class)) if reason else None,
-            None if headers is None or self.where.headers is None else msgspec.json.decode(headers),
+            _read(DeadReason, reason) if reason else None,  # an archived item that was no dead letter has none
+            Cause(fingerprint, "", error_type, _read(ErrorClass, error_class) or ErrorClass.PERMANENT)
+            if reason
+            else None,
+            None if headers is None or self.where.headers is None else _read(decode_headers, headers),
             item_row is not None and item_row.dropped_at is not None,
         )
 
@@ -327,12 +332,16 @@ class _SearchPlan(NamedTuple):
         """Return the candidate for an item that is not a dead letter."""
         item_no, queue, put_at, origin_queue, headers = row
         name = self.scope.names[queue]
-        decoded = None if headers is None or self.where.headers is None else msgspec.json.decode(headers)
+        decoded = None if headers is None or self.where.headers is None else _read(decode_headers, headers)
         facts = FilterSubject(
             item_row.id, item_row.status, False, name, origin_queue or name, put_at, item_row.counters,
             item_row.held_by, headers=decoded,
         )  # fmt: skip
         return Candidate(item_no, item_no, facts)
+
+
+def _read(decode: Callable[[Any], _T], raw: object) -> _T | None:
+    return read_value(decode, raw, None, tuple)
 
 
 def _in_portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:

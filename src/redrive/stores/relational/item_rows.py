@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,7 +17,7 @@ from redrive.errors import RedriveError
 from redrive.model.arrival import MoveRoute
 from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
-from redrive.model.holder import Holders, decode_holders, holder_names
+from redrive.model.holder import Holders, ItemHolder, decode_holders, holder_names
 from redrive.model.ids import MAX_NUMBER, ItemId, make_id, parse_id, parse_token
 from redrive.model.item import WAITING_STATUSES, Counters, Result, Status
 from redrive.model.limits import MAX_PRIORITY
@@ -24,6 +25,7 @@ from redrive.stores.relational.batch import Batch, Stage
 from redrive.stores.relational.holder_index import delete_holders, write_holders
 from redrive.stores.relational.low_water_marks import READY
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import read_value
 
 STATE_COLUMNS = (
     "rank, ready_at, seq, expire_deadline, deliveries, attempts, failures, losses, redrives, first_leased_at, "
@@ -31,6 +33,8 @@ STATE_COLUMNS = (
 )
 DROPPED = "dropped"
 """The status of archived items that were dropped, in redrive_finished."""
+_UNREADABLE_HOLDERS = (ItemHolder("(damaged)", is_lasting=True),)
+_T = TypeVar("_T")
 _MARKS = ", ?" * len(STATE_COLUMNS.split(","))
 _STATE = slice(4, 4 + len(STATE_COLUMNS.split(",")))
 _ACTIVE = Status.ACTIVE
@@ -76,6 +80,12 @@ class ItemRow(msgspec.Struct, gc=False):
     result: Result | None = None
     route: MoveRoute | None = None
     """Target and reason of the move (moving)."""
+    damage: str | None = None
+    """The table with a value that cannot be read, for which this has a substitute."""
+
+    def read(self, table: str, decode: Callable[[Any], _T], raw: Any, substitute: _T) -> _T:
+        """Return a decoded value, or the substitute."""
+        return read_value(decode, raw, substitute, partial(setattr, self, "damage", f"redrive_{table}"))
 
     @property
     def id(self) -> ItemId:
@@ -138,7 +148,7 @@ _INSERT_MOVING = (
 _FORMER_ID = "SELECT old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no = ?"
 _MOVED = "SELECT old_item_no, old_id_suffix, item_no FROM redrive_former_id WHERE old_item_no IN carray(?)"
 _EARLIER = "SELECT old_item_no, old_id_suffix FROM redrive_former_id WHERE item_no = ? ORDER BY old_item_no"
-_ID_SUFFIX = "SELECT id_suffix FROM redrive_item WHERE item_no = ?"
+ID_SUFFIX = "SELECT id_suffix FROM redrive_item WHERE item_no = ?"
 BULK_THRESHOLD = 4
 """Up to this many items, one query per item costs no more than one query for all."""
 _MAX_READS = 10
@@ -151,7 +161,7 @@ def resolve(executor: Executor, id: ItemId) -> int | None:
     number, id_suffix = parse_id(id)
     if number > MAX_NUMBER:  # no item ever had such an id
         return None
-    if executor.execute(_ID_SUFFIX, (number,)).get == id_suffix:
+    if executor.execute(ID_SUFFIX, (number,)).get == id_suffix:
         return number
     moved: tuple[Any, ...] | None = executor.execute(_FORMER_ID, (number,)).fetchone()
     return moved[1] if moved is not None and moved[0] == id_suffix else None
@@ -162,19 +172,11 @@ def earlier_ids(executor: Executor, item_no: int) -> tuple[ItemId, ...]:
     return tuple(make_id(old, id_suffix) for old, id_suffix in executor.execute(_EARLIER, (item_no,)))
 
 
-def known_ids(executor: Executor, id: ItemId) -> frozenset[ItemId]:
-    """Return all ids of the item that has or had this one; only this one if the item no longer exists."""
-    item_no = resolve(executor, id)
-    if item_no is None:
-        return frozenset({id})
-    return frozenset({make_id(item_no, executor.execute(_ID_SUFFIX, (item_no,)).get), *earlier_ids(executor, item_no)})
-
-
 def find(executor: Executor, item_no: int) -> ItemRow | None:
     """Return the state row of an item, or None."""
     for _ in range(_MAX_READS):
         item_row = find_all(executor, (item_no,)).get(item_no)
-        if item_row is not None or executor.execute(_ID_SUFFIX, (item_no,)).get is None:
+        if item_row is not None or executor.execute(ID_SUFFIX, (item_no,)).get is None:
             return item_row
     raise AssertionError(f"item {item_no} has no state row")
 
@@ -208,7 +210,8 @@ def find_all(executor: Executor, numbers: Iterable[int]) -> dict[int, ItemRow]:
             if item_no in where:
                 found.setdefault(item_no, item_row(item_no, *where[item_no], row))
     if moving := [item_no for item_no, item_row in found.items() if item_row.status is Status.MOVING]:
-        routes = {item_no: _route(row) for item_no, *row in executor.execute(_ROUTES, (executor.table(moving),))}
+        stored = executor.execute(_ROUTES, (executor.table(moving),))
+        routes = {item_no: found[item_no].read("moving", _route, row, None) for item_no, *row in stored}
         for item_no in moving:
             found[item_no].route = routes.get(item_no)
             if item_no not in routes:
@@ -244,20 +247,26 @@ def _ready(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> Item
 
 
 def _scheduled(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
-    item_row = ItemRow(item_no, id_suffix, queue, Status(row[0]), *row[2:])
-    item_row.holders = decode_holders(row[1])
+    item_row = ItemRow(item_no, id_suffix, queue, Status.PENDING, *row[2:])
+    item_row.status = item_row.read("scheduled", Status, row[0], Status.PENDING)
+    item_row.holders = item_row.read("scheduled", decode_holders, row[1], _UNREADABLE_HOLDERS)
     return item_row
 
 
 def _finished(item_no: int, id_suffix: int, queue: int, row: Sequence[Any]) -> ItemRow:
     status, ended_at, dead_reason, archived_from, held_by, result, result_type = row[:7]
     dropped = status == DROPPED
-    item_row = ItemRow(item_no, id_suffix, queue, Status.ARCHIVED if dropped else Status(status), *row[7:])
+    item_row = ItemRow(item_no, id_suffix, queue, Status.ARCHIVED, *row[7:])
+    if not dropped:
+        substitute = Status.COMPLETED if item_row.death_no is None else Status.DEAD
+        item_row.status = item_row.read("finished", Status, status, substitute)
     item_row.ended_at, item_row.dropped_at = (None, ended_at) if dropped else (ended_at, None)
-    item_row.holders = decode_holders(held_by)
+    item_row.holders = item_row.read("finished", decode_holders, held_by, _UNREADABLE_HOLDERS)
     item_row.result = None if result is None else Result(result, result_type)
-    item_row.dead_reason = None if dead_reason is None else DeadReason(dead_reason)
-    item_row.archived_from = None if archived_from is None else Status(archived_from)
+    if dead_reason is not None:
+        item_row.dead_reason = item_row.read("finished", DeadReason, dead_reason, DeadReason.UNDECODABLE)
+    if archived_from is not None:
+        item_row.archived_from = item_row.read("finished", Status, archived_from, None)
     return item_row
 
 
@@ -288,7 +297,8 @@ def _leased(item_no: int, id_suffix: int, row: Sequence[Any]) -> ItemRow:
     queue, *state, dead_reason = row
     item_row = ItemRow(item_no, id_suffix, queue, _ACTIVE, *state)
     if dead_reason is not None:
-        item_row.was_dead, item_row.dead_reason = True, DeadReason(dead_reason)
+        item_row.was_dead = True
+        item_row.dead_reason = item_row.read("lease", DeadReason, dead_reason, DeadReason.UNDECODABLE)
     return item_row
 
 
@@ -372,17 +382,6 @@ def extend_row(batch: Batch, item_row: ItemRow, deadline: Instant) -> None:
     """Set another deadline for the lease of an item."""
     early = deadline < batch.now + batch.by_key[item_row.queue].settings.lease_timeout
     batch.execute(_EXTEND_EARLY if early else _EXTEND, (deadline, item_row.item_no))
-
-
-def insert_retried(
-    batch: Batch, queue: int, item_no: int, rank: int, ready_at: Instant, seq: int, expire_deadline: Instant | None
-) -> None:
-    """Insert the state row of a new item that has failed once, before any delivery, and waits for its next attempt."""
-    batch.count_status(queue, Status.FAILED, 1)
-    if expire_deadline is not None:
-        batch.lower_mark(queue, "scheduled_expiry", expire_deadline)
-    state = rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None
-    batch.write(INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))
 
 
 def insert_ready_row(batch: Batch, queue: int, item_no: int, *state: Any) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from redrive.clock import Instant
 from redrive.contract.base import MAINTENANCE_BATCH
 from redrive.contract.item_calls import Leased, LeaseItems
@@ -19,7 +17,7 @@ from redrive.model.death import DeadReason
 from redrive.model.feed import FeedKind
 from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_at, shut_gate
 from redrive.model.ids import make_id, make_token
-from redrive.model.item import NO_OVERRIDES, Lease, Overrides
+from redrive.model.item import Lease, Overrides
 from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational import feed
@@ -27,7 +25,9 @@ from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.item_rows import STATE_COLUMNS, insert_ready_row
 from redrive.stores.relational.low_water_marks import above, leases
 from redrive.stores.relational.queue_rows import QueueRow, decode_gates
+from redrive.stores.relational.records import decode_headers, overrides_of
 from redrive.stores.relational.session import Executor, OverdueCheck
+from redrive.stores.rules.damage import UNREADABLE, read_value
 
 LEASE_COLUMNS = """
     r.rank, r.ready_at, r.seq, r.item_no, i.id_suffix, i.payload, i.content_type, i.headers, i.put_at, r.deliveries + 1,
@@ -148,13 +148,16 @@ def _lease(
         rank, _, _, item_no, id_suffix, payload, content_type, headers, put_at, deliveries, attempts, failures, losses,
         redrives, first_leased_at, expire_deadline, overrides,
     ) in head:  # fmt: skip
+        contents = _contents(headers, overrides)
+        if contents is None:
+            continue
         lease = Lease(
             make_id(item_no, id_suffix),
             make_token(item_no, id_suffix, keys[item_no]),
             queue,
             payload,
             content_type or JSON,
-            {} if headers is None else msgspec.json.decode(headers),
+            contents[0],
             MAX_PRIORITY - rank,
             put_at,
             deliveries,
@@ -166,7 +169,7 @@ def _lease(
             deadline,
             now if first_leased_at is None else first_leased_at,
             expire_deadline,
-            NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
+            contents[1],
             worker,
         )
         leases.append(lease)
@@ -175,6 +178,15 @@ def _lease(
     if gates and counts_leases(gates):
         batch.set_gates(row, count_leases(gates, [lease.id for lease in leases]))
     return Leased(leases)
+
+
+def _contents(headers: str | None, overrides: str | None) -> tuple[Mapping[str, str], Overrides] | None:
+    """Return headers and overrides of a leased item. None if they cannot be read: it is not given to the worker, and is
+    lost when its lease expires, until it is dead."""
+    try:
+        return {} if headers is None else decode_headers(headers), overrides_of(overrides)
+    except UNREADABLE:
+        return None
 
 
 _HELD = f"""
@@ -191,21 +203,25 @@ def worker_leases(executor: Executor, names: Mapping[int, str], query: ListWorke
     sent = [(name, executor.execute(_HELD, (key, query.worker, query.limit))) for key, name in names.items()]
     found = [(name, row) for name, rows in sent for row in rows.fetchall()]
     found.sort(key=lambda each: each[1][:2])
-    return tuple(_worker_lease(name, query.worker, row) for name, row in found[: query.limit])
+    leases = (_worker_lease(name, query.worker, row) for name, row in found[: query.limit])
+    return tuple(lease for lease in leases if lease is not None)
 
 
-def _worker_lease(queue: str, worker: str, row: tuple[Any, ...]) -> Lease:
+def _worker_lease(queue: str, worker: str, row: tuple[Any, ...]) -> Lease | None:
     (
         leased_at, _, item_no, id_suffix, token, payload, content_type, headers, rank, put_at, deliveries, attempts,
         failures, losses, redrives, deadline, first_leased_at, expire_deadline, overrides, dead_reason,
     ) = row  # fmt: skip
+    contents = _contents(headers, overrides)
+    if contents is None:
+        return None
     return Lease(
         make_id(item_no, id_suffix),
         make_token(item_no, id_suffix, token),
         queue,
         payload,
         content_type or JSON,
-        {} if headers is None else msgspec.json.decode(headers),
+        contents[0],
         MAX_PRIORITY - rank,
         put_at,
         deliveries,
@@ -217,7 +233,7 @@ def _worker_lease(queue: str, worker: str, row: tuple[Any, ...]) -> Lease:
         deadline,
         first_leased_at,
         expire_deadline,
-        NO_OVERRIDES if overrides is None else msgspec.json.decode(overrides, type=Overrides),
+        contents[1],
         worker,
-        None if dead_reason is None else DeadReason(dead_reason),
+        None if dead_reason is None else read_value(DeadReason, dead_reason, DeadReason.UNDECODABLE, tuple),
     )

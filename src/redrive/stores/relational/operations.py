@@ -13,6 +13,7 @@ from redrive.errors import OperationNotFound
 from redrive.model.operation import Operation, OperationStatus
 from redrive.stores.relational.batch import Batch
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import read_value
 
 _WRITE = """
     INSERT INTO redrive_operation (number, namespace, id, ended_at, next_at, data) VALUES (?, ?, ?, ?, ?, ?)
@@ -36,8 +37,9 @@ def newest(executor: Executor, namespace_key: int | None, query: ListOperations)
     """Return operations, newest first."""
     statement = _UNFINISHED if query.unfinished or query.active_only else _NEWEST
     with contextlib.closing(executor.stream(statement, (namespace_key,))) as rows:
-        found = (_decode(data) for (data,) in rows)
-        return tuple(islice((each for each in found if each.is_active or not query.active_only), query.limit))
+        found = (read_value(_decode, data, None, tuple) for (data,) in rows)
+        readable = (each for each in found if each is not None)
+        return tuple(islice((each for each in readable if each.is_active or not query.active_only), query.limit))
 
 
 def next_step(executor: Executor, namespace_key: int | None) -> Instant | None:

@@ -13,6 +13,7 @@ from redrive.model.worker_info import TASK_HEADER
 from redrive.stores.relational.item_rows import ItemRow, find_all
 from redrive.stores.relational.records import DEATHS, HISTORIES, decode_entry
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import read_value
 
 _CONTENTS = "SELECT item_no, headers, idempotency_key, home_store FROM redrive_item WHERE item_no IN carray(?)"
 
@@ -26,6 +27,7 @@ class _Death(msgspec.Struct, gc=False):
     cause: Cause
 
 
+_NO_HEADERS = _Headers()
 _decode_headers = msgspec.json.Decoder(_Headers).decode
 _decode_death = msgspec.json.Decoder(_Death).decode
 
@@ -49,8 +51,9 @@ def _plan_subject(
     row: ItemRow, names: Mapping[int, str], content: Sequence[Any], death_data: bytes | None, entry: bytes | None
 ) -> PlanSubject:
     headers, key, home_store = content
-    death = None if death_data is None else _decode_death(death_data)
-    last = None if entry is None else msgspec.structs.replace(decode_entry(entry), failure=None, note=None)
+    death = None if death_data is None else read_value(_decode_death, death_data, None, tuple)
+    last = None if entry is None else read_value(decode_entry, entry, None, tuple)
+    last = None if last is None else msgspec.structs.replace(last, failure=None, note=None)
     return PlanSubject(
         row.id,
         row.status,
@@ -65,5 +68,5 @@ def _plan_subject(
         None if death is None else death.cause,
         home_store if row.lies_in_dead_queue else None,
         key,
-        None if headers is None else _decode_headers(headers).task,
+        None if headers is None else read_value(_decode_headers, headers, _NO_HEADERS, tuple).task,
     )

@@ -22,7 +22,7 @@ from redrive.model.payload import JSON
 from redrive.stores.relational import feed, verdicts
 from redrive.stores.relational.batch import SALT_MASK, SALT_STEP, Batch, KnownKey, random_salt
 from redrive.stores.relational.deduplication import find_known, read_keys, remember_key
-from redrive.stores.relational.item_rows import ItemRow, insert_retried, insert_row
+from redrive.stores.relational.item_rows import INSERT_SCHEDULED, ItemRow, insert_row
 from redrive.stores.relational.queue_rows import QueueRow
 from redrive.stores.relational.queues import check_max_size
 from redrive.stores.relational.rule_execution import execute_by_rules, put_by_rules
@@ -263,7 +263,7 @@ def _put_retried(batch: Batch, row: QueueRow, item: NewItem) -> Receipt:
     _write_content(batch, row, item, number, id_suffix, None)
     entry = HistoryEntry(now, HistoryEvent.FAILED, queue, 0, failure, failure.worker, note=item.note)
     batch.write(verdicts.INSERT_HISTORY, (number + 1, number, 1, msgspec.json.encode(entry)))
-    insert_retried(
+    _insert_retried(
         batch,
         row.key,
         number,
@@ -312,3 +312,14 @@ def _write_with_options(batch: Batch, row: QueueRow, item: NewItem, number: int,
 
 def _overrides(item: NewItem) -> str | None:
     return None if item.overrides == NO_OVERRIDES else msgspec.json.encode(item.overrides).decode()
+
+
+def _insert_retried(
+    batch: Batch, queue: int, item_no: int, rank: int, ready_at: Instant, seq: int, expire_deadline: Instant | None
+) -> None:
+    """Insert the state row of a new item that has failed once, before any delivery, and waits for its next attempt."""
+    batch.count_status(queue, Status.FAILED, 1)
+    if expire_deadline is not None:
+        batch.lower_mark(queue, "scheduled_expiry", expire_deadline)
+    state = rank, ready_at, seq, expire_deadline, 0, 0, 1, 0, 0, None, 1, 0, None
+    batch.write(INSERT_SCHEDULED, (item_no, queue, "failed", None, *state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -49,7 +49,7 @@ from redrive.model.arrival import Move
 from redrive.model.death import DeadReason
 from redrive.model.filter import MAX_EXAMINED, Filter, Order, make_cursor, parse_cursor
 from redrive.model.ids import MAX_NUMBER, ItemId, Token, item_id_of, make_id, make_token
-from redrive.model.item import Counters, Item
+from redrive.model.item import NO_OVERRIDES, Counters, Item
 from redrive.stores.relational import (
     dead_letters,
     deduplication,
@@ -76,8 +76,10 @@ from redrive.stores.relational.queue_rows import QueueRow, namespace_key, queue_
 from redrive.stores.relational.records import RecordReader, overrides_of, read_items
 from redrive.stores.relational.search_scope import read_scope
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import read_value
 from redrive.stores.rules.record import Record
 
+_decode_ids: Callable[[Any], tuple[ItemId, ...]] = msgspec.json.Decoder(tuple[ItemId, ...]).decode
 _AUDIT = """
     SELECT number, at, actor, verb, queue, ids, count, note FROM redrive_audit
     WHERE namespace = ? AND number < ? ORDER BY number DESC LIMIT ?"""
@@ -276,9 +278,8 @@ def _moves(executor: Executor, namespace: str, query: ListMoves) -> tuple[Move, 
         numbers.append(item_no)
     item_rows = find_all(executor, numbers)  # missing ones arrived in the other store in between
     found = RecordReader(executor, queue_names(executor, namespace)).read(item_rows.values(), whole=True)
-    return tuple(
-        found[item_no].to_move() for item_no in numbers if item_no in found and found[item_no].route is not None
-    )
+    there = (found[item_no] for item_no in numbers if item_no in found)
+    return tuple(item.to_move() for item in there if item.route is not None and item.damage is None)
 
 
 def _leased(executor: Executor, namespace: str, token: Token) -> Record:
@@ -321,11 +322,11 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
                     make_id(item_no, id_suffix),
                     names[key],
                     Counters(*counts),
-                    overrides_of(overrides),
+                    read_value(overrides_of, overrides, NO_OVERRIDES, tuple),
                     None if token is None else make_token(item_no, id_suffix, token),
                     expire_deadline is not None and expire_deadline <= now,
                     worker,
-                    None if reason is None else DeadReason(reason),
+                    None if reason is None else read_value(DeadReason, reason, DeadReason.UNDECODABLE, tuple),
                 )
                 found.append((since, seq, overdue))
     found.sort(key=lambda entry: entry[:2])
@@ -335,4 +336,5 @@ def _overdue(executor: Executor, namespace: str, name: str | None, limit: int, n
 def _audit(
     number: int, at: Instant, actor: str, verb: str, queue: str | None, ids: str, count: int, note: str | None
 ) -> AuditEntry:
-    return AuditEntry(number, at, actor, verb, queue, tuple(msgspec.json.decode(ids)), count, note)
+    listed = read_value(_decode_ids, ids, None, tuple) or ()
+    return AuditEntry(number, at, actor, verb, queue, listed, count, note)

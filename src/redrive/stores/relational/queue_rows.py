@@ -12,6 +12,7 @@ from redrive.model.feed import SUCCESS_KINDS, FeedKind
 from redrive.model.gate import Gates
 from redrive.model.queue import Queue, QueueSettings
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import UNREADABLE, substitute_queue, without_damage
 
 _QUEUES = """
     SELECT key, name, settings, version, paused, created_at, is_dead_queue, source_queues, has_replies, gates,
@@ -28,6 +29,7 @@ _WRITE = f"""
     ON CONFLICT (namespace, name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGEABLE)}"""
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
 _decode_breakers = msgspec.json.Decoder(tuple[Breaker, ...]).decode
+_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 decode_gates = msgspec.json.Decoder(Gates).decode
 
 
@@ -73,18 +75,21 @@ def _queue_row(
     gates: str | None,
     breakers: str | None,
 ) -> QueueRow:
-    settings = _decode_settings(raw_settings)
-    queue = Queue(
-        name,
-        settings,
-        version,
-        bool(paused),
-        created_at,
-        bool(is_dead_queue),
-        () if source_queues is None else tuple(msgspec.json.decode(source_queues)),
-        () if gates is None else decode_gates(gates),
-        () if breakers is None else _decode_breakers(breakers),
-    )
+    try:
+        queue = Queue(
+            name,
+            _decode_settings(raw_settings),
+            version,
+            bool(paused),
+            created_at,
+            bool(is_dead_queue),
+            () if source_queues is None else _decode_names(source_queues),
+            () if gates is None else decode_gates(gates),
+            () if breakers is None else _decode_breakers(breakers),
+        )
+    except UNREADABLE:
+        queue = substitute_queue(name, version, bool(paused), created_at, bool(is_dead_queue))
+    settings = queue.settings
     plain_put_max_bytes = settings.max_payload_size if settings.max_size is None else -1
     kinds = frozenset(settings.feed)
     records_success = not kinds.isdisjoint(SUCCESS_KINDS)
@@ -98,6 +103,7 @@ def with_gates(row: QueueRow, gates: Gates) -> QueueRow:
 
 def write_queue(executor: Executor, namespace: str, queue: Queue) -> None:
     """Write the row of a queue that is new, or has changed. The transaction runs alone."""
+    queue = without_damage(queue)
     settings = msgspec.json.encode(queue.settings).decode()
     flags = (int(queue.paused), queue.created_at, int(queue.is_dead_queue))
     lists = (encode_values(queue.source_queues), encode_values(queue.gates), encode_values(queue.breakers))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from redrive.model.limits import MAX_PRIORITY
 from redrive.model.payload import JSON
 from redrive.stores.relational.item_rows import ItemRow
 from redrive.stores.relational.session import Executor
+from redrive.stores.rules.damage import UNREADABLE, read_value, substitute_death, substitute_entry
 from redrive.stores.rules.record import History, LeaseState, Record
 
 _CONTENTS = """
@@ -42,10 +44,13 @@ _EARLIER = """
     SELECT l.item_no, l.old_item_no, l.old_id_suffix FROM carray(?) AS c
     CROSS JOIN redrive_former_id AS l ON l.item_no = c.value
     ORDER BY l.item_no, l.old_item_no"""
+_LETTER = "SELECT fingerprint, died_at FROM redrive_dead_letter WHERE death_no = ?"
 _COMPLETIONS = "SELECT item_no, died_at FROM redrive_dead_letter WHERE death_no IN carray(?)"
 _ARCHIVE_EVENTS = (HistoryEvent.ARCHIVED, HistoryEvent.DROPPED, HistoryEvent.RESTORED)
 decode_entry = msgspec.json.Decoder(HistoryEntry).decode
 _decode_death = msgspec.json.Decoder(Death).decode
+decode_headers: Callable[[Any], Mapping[str, str]] = msgspec.json.Decoder(dict[str, str]).decode
+_NO_HEADERS: Mapping[str, str] = {}
 _decode_overrides = msgspec.json.Decoder(Overrides).decode
 
 
@@ -152,7 +157,8 @@ class RecordReader:
             _EARLIER, [number for number, content in contents.items() if content[_SOURCE_ID] is not None]
         )
         for number, data in deaths:
-            died.setdefault(number, []).append(_decode_death(data))
+            row = rows[number]
+            died.setdefault(number, []).append(self._death(row, data))
         ids: dict[int, list[ItemId]] = {}
         for number, old, id_suffix in earlier:
             ids.setdefault(number, []).append(make_id(old, id_suffix))
@@ -165,6 +171,15 @@ class RecordReader:
         self._keep_payloads(payloads)
         if whole:
             self._keep_histories(rows, histories)
+
+    def _death(self, row: ItemRow, data: bytes) -> Death:
+        """Return a death. A substitute has the cause and the time of the index, by which the item is counted."""
+        try:
+            return _decode_death(data)
+        except UNREADABLE:
+            row.damage = "redrive_death"
+        letter = None if row.death_no is None else self._executor.execute(_LETTER, (row.death_no,)).fetchone()
+        return substitute_death(self._names[row.queue], row.id, *letter or ())
 
     def _send(self, statement: str, numbers: Iterable[int | None]) -> Iterable[Any]:
         listed = [number for number in numbers if number is not None]
@@ -181,7 +196,11 @@ class RecordReader:
     def _keep_histories(self, numbers: Iterable[int], entries: Iterable[Any]) -> None:
         self._histories.update({number: [] for number in numbers})
         for number, data in entries:
-            self._histories[number].append(decode_entry(data))
+            self._histories[number].append(self._entry(self.by_number[number], data))
+
+    def _entry(self, item: StoredRecord, data: bytes) -> HistoryEntry:
+        damaged = partial(setattr, item, "damage", "redrive_history")
+        return read_value(decode_entry, data, substitute_entry(item.queue), damaged)
 
     def read_payloads(self) -> None:
         """Read the payloads of all items that were read without."""
@@ -216,7 +235,7 @@ class RecordReader:
             queue=self._names[row.queue],
             status=row.status,
             content_type=content_type or JSON,
-            headers={} if headers is None else msgspec.json.decode(headers),
+            headers={} if headers is None else row.read("item", decode_headers, headers, _NO_HEADERS),
             priority=MAX_PRIORITY - row.rank,
             put_at=put_at,
             seq=row.seq,
@@ -225,7 +244,7 @@ class RecordReader:
             expire_deadline=row.expire_deadline,
             holders=row.holders,
             idempotency_key=key,
-            overrides=overrides_of(overrides),
+            overrides=row.read("item", overrides_of, overrides, NO_OVERRIDES),
             source_id=source_id,
             origin_id=origin_id,
             origin_queue=origin_queue,
@@ -241,6 +260,7 @@ class RecordReader:
             death_number=row.death_no or 0,
             home_store=home,
             route=row.route,
+            damage=row.damage,
         )
 
 

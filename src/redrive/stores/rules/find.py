@@ -72,6 +72,8 @@ def _condition(where: Filter) -> Callable[[Record], bool]:
     words = None if where.words is None else parse_query(where.words)
 
     def meets(item: Record) -> bool:
+        if item.has_unknown_status:
+            return True
         if not matches(where, item.filter_subject):
             return False
         if words is None:

@@ -15,6 +15,7 @@ from redrive.model.gate import count_leases, counts_leases, lease_limit, opens_a
 from redrive.model.ids import KEY_BITS, make_token, parse_id
 from redrive.model.item import Counters, Lease, Status
 from redrive.model.state_machine import Verb
+from redrive.stores.rules.damage import check_damage
 from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.queue_state import QueueState
 from redrive.stores.rules.record import LeaseState, Record
@@ -37,8 +38,8 @@ def lease_items(state: State, call: LeaseItems) -> Leased:
     leases: list[Lease] = []
     while len(leases) < limit and (id := queue.ready.first()) is not None:
         item = state.items[id]
-        if item.expired(state.now):
-            # It will not be leased again, only expired. Remove it, so that later leases do not skip it each time.
+        if item.expired(state.now) or item.has_unknown_status:
+            # It is damaged, or will only be expired. Remove it, so that later leases do not skip it each time.
             queue.ready.discard(id)
             continue
         leases.append(_lease(state, queue, item, call.worker, timeout))
@@ -57,6 +58,7 @@ def lease_by_ids(state: State, call: LeaseByIds) -> tuple[Lease | RedriveError, 
 
 
 def _lease_by_id(state: State, call: LeaseByIds, item: Record) -> Lease:
+    check_damage(state.store, item)
     queue = state.queues[item.queue]
     check_lease_by_id(
         call, queue.value, item.id, item.status, item.worker, item.holders, item.expired(state.now), state.now

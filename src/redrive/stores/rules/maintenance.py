@@ -16,6 +16,7 @@ from redrive.model.judge import OutcomeKind
 from redrive.model.manual_change import ManualAction
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.archive import archive
+from redrive.stores.rules.damage import check_damage
 from redrive.stores.rules.feed import append_event
 from redrive.stores.rules.indexes import Index
 from redrive.stores.rules.leases import promote_due
@@ -38,6 +39,7 @@ def promote(state: State, call: Promote) -> int:
 def expire(state: State, call: Expire) -> Settled | StaleSettings:
     """Settle an item whose expire deadline has passed, unless its status has changed since."""
     item = state.item(call.id)
+    check_damage(state.store, item)
     if item.status not in WAITING_STATUSES or not item.expired(state.now):
         raise WrongStatus(Verb.EXPIRE, item.id, item.status, ("past their expire deadline",))
     queue = state.queues[item.queue].value
@@ -71,6 +73,7 @@ def _archive(state: State, queue: QueueState, limit: int) -> int:
 
 def archive_items(state: State, queue: QueueState, items: Sequence[Record]) -> int:
     """Archive dead letters of a queue, with one row in the audit. Returns how many."""
+    items = _undamaged(items)
     for item in items:
         archive(state, ManualAction(Verb.ARCHIVE, RETENTION_ACTOR), item)
     _audit(state, Verb.ARCHIVE, queue, items)
@@ -79,9 +82,10 @@ def archive_items(state: State, queue: QueueState, items: Sequence[Record]) -> i
 
 def _clean_completed(state: State, queue: QueueState, limit: int) -> int:
     ids = queue.completed.until(state.now - queue.value.settings.keep_completed, limit)
-    for id in ids:
-        state.remove(state.items[id], Verb.DROP)
-    return len(ids)
+    items = _undamaged([state.items[id] for id in ids])
+    for item in items:
+        state.remove(item, Verb.DROP)
+    return len(items)
 
 
 def _clean_dead(state: State, queue: QueueState, limit: int) -> int:
@@ -97,6 +101,10 @@ def _clean_dropped(state: State, queue: QueueState, limit: int) -> int:
     return _purge(state, queue, queue.dropped, queue.value.settings.keep_dropped, limit)
 
 
+def _undamaged(items: Sequence[Record]) -> list[Record]:
+    return [item for item in items if item.damage is None]
+
+
 def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | None, limit: int) -> int:
     """Remove items that died or were dropped at least `keep` ago."""
     return 0 if keep is None else purge_items(state, queue, _past(state, index, keep, limit))
@@ -104,6 +112,7 @@ def _purge(state: State, queue: QueueState, index: Index[ItemId], keep: int | No
 
 def purge_items(state: State, queue: QueueState, items: Sequence[Record]) -> int:
     """Remove items of a queue, with one row in the audit and an entry in the feed for each. Returns how many."""
+    items = _undamaged(items)
     for item in items:
         state.remove(item, Verb.DROP)
         append_event(state, FeedKind.REMOVED, queue.name, item, actor=RETENTION_ACTOR)

@@ -15,6 +15,7 @@ from redrive.model.limits import check_instant
 from redrive.model.manual_change import ManualAction, check_manual_change, check_verb
 from redrive.model.state_machine import Verb
 from redrive.stores.rules.archive import archive, drop, restore
+from redrive.stores.rules.damage import check_damage
 from redrive.stores.rules.leases import make_ready
 from redrive.stores.rules.record import Record
 from redrive.stores.rules.redrive import move, redrive, retry, undo
@@ -51,6 +52,7 @@ def change(state: State, call: ManualChange) -> tuple[Settled | StaleSettings | 
 
 def change_one(state: State, action: ManualAction, target: ManualTarget, item: Record) -> Settled | StaleSettings:
     """Change one item. Raises refusals; a refused change changed nothing."""
+    check_damage(state.store, item, action.verb)
     snapshot = item.snapshot(with_last=action.verb is Verb.UNDO)
     check_manual_change(action.verb, snapshot, force=action.force, undoes=action.undoes)
     match action.verb:
@@ -127,7 +129,7 @@ def hold(state: State, call: Hold) -> int | StaleSettings:
     count = 0
     for id in call.ids:
         item = state.find(id)
-        if item is None or item.status not in WAITING_STATUSES:
+        if item is None or item.status not in WAITING_STATUSES or item.damage is not None:
             continue
         holders = add_holder(item.holders, call.held_by, is_lasting=call.lasting)
         if holders != item.holders:
@@ -146,7 +148,7 @@ def unhold(state: State, call: Unhold) -> int:
     for id in ids:
         item = state.find(id)
         holders = () if item is None else remove_holder(item.holders, call.held_by)
-        if item is None or not item.is_found_by_holder or holders == item.holders:
+        if item is None or not item.is_found_by_holder or holders == item.holders or item.damage is not None:
             continue
         with state.reindex(item):
             item.holders = holders

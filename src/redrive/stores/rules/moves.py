@@ -194,7 +194,7 @@ def list_open_moves(state: State, query: ListOpenMoves) -> tuple[OpenMove, ...]:
 
 def _bounded(items: Iterable[Record], limit: int) -> Iterator[Move]:
     size = 0
-    for count, item in enumerate(items):
+    for count, item in enumerate(item for item in items if item.damage is None):
         size += len(item.payload)
         if count == limit or (count and size > MOVE_BATCH_BYTES):
             return

@@ -54,6 +54,7 @@ def get_overdue(state: State, query: GetOverdue) -> tuple[Overdue, ...]:
         for index in (queue.leases, queue.expiring)
         for id in index.until(state.now, query.limit)
     ]
+    found = [item for item in found if item.grant is not None or item.expire_deadline is not None]  # else damaged
     found.sort(key=_overdue_since)
     return tuple(item.to_overdue(state.now) for item in found[: query.limit])
 

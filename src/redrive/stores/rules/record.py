@@ -144,6 +144,10 @@ class Record:
     """The store that it came from as a dead letter, and to which a redrive returns it."""
     route: MoveRoute | None = None
     """Destination and reason of the move (moving)."""
+    damage: str | None = None
+    """The place of a stored value that cannot be read, for which the record has a substitute."""
+    has_unknown_status: bool = False
+    """True if that is the state or the content. It then meets every condition except those of the index."""
 
     @property
     def id(self) -> ItemId:
@@ -315,6 +319,7 @@ class Record:
             moving_since=None if self.route is None else self.route.since,
             home_store=self.home_store if self.lies_in_dead_queue else None,
             archived_from=before if self.status is Status.ARCHIVED else None,
+            damage=self.damage,
         )
 
     def to_move(self) -> Move:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,11 @@ from redrive.errors import (
     NotAStore,
     OutcomeUnknown,
     RedriveError,
-    StoreFailed,
     StoreReadOnly,
     StoreUnavailable,
 )
 from redrive.model.sqlite_url import OWNER_ONLY
+from redrive.stores.rules.damage import failure_of
 from redrive.stores.sqlite import database_files
 from redrive.stores.sqlite.checkpoint import WRITE_YIELD_SECONDS, Checkpointer
 from redrive.stores.sqlite.file_identity import FileGuard
@@ -165,6 +166,7 @@ class Engine:
             sent = True
             execute("COMMIT")
         except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # a statement that one of them has open locks its tables
             outcome = self._outcome(error, sent)
             if outcome is error:
                 raise
@@ -332,7 +334,7 @@ class Engine:
             case apsw.BusyError() | apsw.LockedError():
                 return StoreUnavailable(self.name, "another program holds its lock; close its transaction")
             case Exception() if not isinstance(error, RedriveError):
-                return StoreFailed(self.name, f"{type(error).__name__}: {error}")
+                return failure_of(self.name, error)
             case _:
                 return error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -121,3 +121,64 @@ class Session:
         """Add all count deltas to the counts, and delete them."""
         batch.execute(_ROLL_UP)
         batch.execute("DELETE FROM redrive_count_delta")
+
+
+class LenientSession(Session):
+    """A session that reads damaged text: bytes that are not UTF-8 become replacement characters. Much slower."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        super().__init__(connection)
+        self._connection = connection
+        self.execute = self.stream = self._execute  # type: ignore[assignment]  # it returns rows, not a cursor
+        self.request = partial(partial, self._execute)
+
+    def _execute(self, statement: str, values: Any = ()) -> Any:
+        if not statement.lstrip().startswith(("SELECT", "WITH")) or "RETURNING" in statement:
+            return self._connection.execute(statement, values)
+        try:
+            count = len(self._connection.execute(statement, values).get_description())
+        except apsw.ExecutionCompleteError:  # no rows
+            return self._connection.execute(statement, values)
+        columns = [f"c{number}" for number in range(count)]
+        as_bytes = (f"CASE typeof({each}) WHEN 'text' THEN CAST({each} AS BLOB) ELSE {each} END" for each in columns)
+        whether_text = (f"typeof({each}) = 'text'" for each in columns)
+        names, read = ", ".join(columns), ", ".join((*as_bytes, *whether_text))
+        rows = self._connection.execute(f"WITH stored({names}) AS ({statement}) SELECT {read} FROM stored", values)
+        return _Rows(rows)
+
+
+class _Rows:
+    """Rows with damaged text, with what cursors have. After the values of a row, it has whether each is text."""
+
+    def __init__(self, cursor: apsw.Cursor) -> None:
+        self._cursor = cursor
+        self._rows = map(_decoded, cursor)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+    @property
+    def get(self) -> Any:
+        """The first row, or its only value."""
+        row = self.fetchone()
+        return row[0] if row is not None and len(row) == 1 else row
+
+    def fetchone(self) -> Row | None:
+        """Return the next row."""
+        return next(self._rows, None)
+
+    def fetchall(self) -> list[Row]:
+        """Return all further rows."""
+        return list(self._rows)
+
+    def close(self) -> None:
+        """End the statement."""
+        self._cursor.close()
+
+
+def _decoded(row: Row) -> Row:
+    values, is_text = row[: len(row) // 2], row[len(row) // 2 :]
+    pairs = zip(values, is_text, strict=True)
+    return tuple(value.decode(errors="replace") if text else value for value, text in pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from redrive.stores.relational.dispatch import execute_calls, write_pending
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
 from redrive.stores.relational.queue_rows import NO_QUEUES, Queues, epoch_of
+from redrive.stores.rules.damage import naming_damage
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.database_files import names_of, several_names
 from redrive.stores.sqlite.engine import LOG_LIMIT_BYTES, Engine
 from redrive.stores.sqlite.examination import find_problems
 from redrive.stores.sqlite.log_damage import damage_warnings
-from redrive.stores.sqlite.session import Session
+from redrive.stores.sqlite.session import LenientSession, Session
 
 LARGE_LOG_BYTES = 4 * LOG_LIMIT_BYTES
 """A larger log means that a reader prevents its restart."""
@@ -59,20 +61,35 @@ class SQLiteStore:
         self._closed = False
         self._noticed = -1
         self._numbers = SequenceAllocator()
+        self._session: Session
         self._open(Engine(path.absolute(), relaxed=relaxed, mode=mode))
 
     def commit(self, calls: Sequence[Call], now: Instant | None = None) -> Commit:
         try:
             commit, self._queues = self._engine.transact(lambda connection: self._carry_out(connection, calls, now))
-        except BaseException:
+        except BaseException as error:
             # State read in that transaction may have been written in it, and is rolled back: the key of the namespace.
             self._current, self._queues = False, NO_QUEUES
+            if isinstance(error.__cause__, UnicodeDecodeError) and not isinstance(self._session, LenientSession):
+                return self._commit_leniently(calls, now)
             raise
         return commit
 
+    def _commit_leniently(self, calls: Sequence[Call], now: Instant | None) -> Commit:
+        """Execute calls that read a damaged text, and were rolled back."""
+        session, self._session = self._session, LenientSession(self._engine.writer)
+        try:
+            return self.commit(calls, now)
+        finally:
+            self._session = session
+
     def read(self, query: Query) -> Any:
-        with self._engine.reading() as connection:
-            return answer_query(Session(connection), query, self.namespace, self.clock.now())
+        with naming_damage(self.name), self._engine.reading() as connection:
+            try:
+                return answer_query(Session(connection), query, self.namespace, self.clock.now())
+            except UnicodeDecodeError as error:
+                traceback.clear_frames(error.__traceback__)
+                return answer_query(LenientSession(connection), query, self.namespace, self.clock.now())
 
     def put_in_transaction(self, connection: Any, put: Put) -> tuple[Receipt, ...]:
         if not isinstance(connection, apsw.Connection):

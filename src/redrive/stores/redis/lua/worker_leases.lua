@@ -15,8 +15,8 @@ local function read_page(members, first, last)
   end
   for at, raw in ipairs(redis.call('MGET', unpack(keys))) do
     -- Most belong to other workers, and need not be unpacked.
-    local state = raw and string.find(raw, worker, 1, true) and cmsgpack.unpack(raw)
-    if state and state.w == worker then
+    local is_read, state = pcall(cmsgpack.unpack, raw and string.find(raw, worker, 1, true) and raw or '')
+    if is_read and type(state) == 'table' and state.w == worker then
       leased[#leased + 1] = {state.L, state.n, string.sub(members[first + at - 1], 17), raw}
     end
   end

@@ -92,10 +92,10 @@ local function complete_plain(call)
   if not raw or removed_bodies[number] then
     return complete({'complete', number, key, string.sub(call, 33, 64), named, 0, 0, 0, {}})
   end
-  local state = cmsgpack.unpack(raw)
+  local state = unpack_state(raw)
   local queue = state.q
-  local info = info_of(queue)
-  local is_plain = state.t == key and state.d == 1 and state.a == 1 and info.k == 0 and not info.f.completed
+  local info = queue and info_of(queue)
+  local is_plain = queue and state.t == key and state.d == 1 and state.a == 1 and info.k == 0 and not info.f.completed
   if not is_plain or state.k or state.m or state.i or state.S or (named and named ~= queue) then
     return complete({'complete', number, key, string.sub(call, 33, 64), named, 0, 0, 0, {}})
   end

@@ -26,7 +26,7 @@ local function figures_of(queue, fingerprint)
   local figures = groups[fingerprint]
   if not figures then
     local raw = redis.call('HGET', root .. 'groups:' .. queue, fingerprint)
-    figures = raw and cmsgpack.unpack(raw) or {0, now, now, {}}
+    figures = raw and unpack_or(raw, false) or {0, now, now, {}}
     groups[fingerprint] = figures
   elseif figures[1] == 0 then
     figures[2], figures[3], figures[4] = now, now, {}
@@ -66,7 +66,8 @@ local searched = {}
 
 local function is_searched(queue)
   if searched[queue] == nil then
-    searched[queue] = cmsgpack.unpack(redis.call('HGET', root .. 'queues', queue)).settings.search ~= false
+    local settings = unpack_or(redis.call('HGET', root .. 'queues', queue), {}).settings
+    searched[queue] = not settings or settings.search ~= false
   end
   return searched[queue]
 end

@@ -5,9 +5,11 @@
 local function promote_due(queue, limit)
   local due = redis.call('ZRANGEBYSCORE', root .. 'waiting:' .. queue, '-inf', now, 'LIMIT', 0, limit)
   for at, raw in ipairs(get_all('s:', due)) do
-    local body, state = due[at], cmsgpack.unpack(raw)
+    local body, state = due[at], unpack_state(raw)
     remove_from_set('waiting:' .. queue, body)
-    add_to_set('ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
+    if state.q then
+      add_to_set('ready:' .. queue .. ':' .. state.p, state.r, digits(state.n) .. body)
+    end
     if state.s == 'failed' then
       state.s = 'pending'
       save_settled_state(body, state)
@@ -134,9 +136,9 @@ local function lease_items(call)
       if not raw then
         leases[#leases + 1] = lease_plain(heads[2 * position - 1], heads[2 * position], content)
       else
-        local state = cmsgpack.unpack(raw)
-        -- An expired item is not leased. It waits until it is settled.
-        if not is_past(state.e) then
+        local state = unpack_state(raw)
+        -- An expired item is not leased. It waits until it is settled. Nor is one whose state is damaged.
+        if state.q and not is_past(state.e) then
           leases[#leases + 1] = lease_item(queue, info, body, state, content, call, deadline)
         end
       end

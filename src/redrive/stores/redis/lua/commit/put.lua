@@ -37,7 +37,7 @@ local function is_known(entry, completes)
     return false
   end
   local state = redis.call('GET', root .. 's:' .. body)
-  return not state or cmsgpack.unpack(state).s ~= 'completed'
+  return not state or unpack_state(state).s ~= 'completed'
 end
 
 -- Returns nil, or the refusal of a put. `growth` (items by queue) and `keys` (idempotency keys) are those of the puts

@@ -26,7 +26,7 @@ local function find_leased(number, key, queue)
       return nil, {0, ''}
     end
   end
-  local state = cmsgpack.unpack(raw)
+  local state = unpack_state(raw)
   if state.t ~= key then
     return nil, {0, is_removed(body) and '' or state.s or 'pending'}
   end

@@ -1,5 +1,5 @@
 -- Numbers and digits, settings and counts of queues, and buffered writes.
--- Defines: allocate_number, digits, now_digits, hexadecimal, number_of; info_of, add_count; list_of, add_to_set,
+-- Defines: allocate_number, digits, now_digits, hexadecimal, number_of; unpack_or, unpack_state, info_of, add_count; list_of, add_to_set,
 -- remove_from_set, flush, get_all; raise_format.
 
 local function allocate_number()
@@ -23,12 +23,27 @@ local function number_of(id)
   return tonumber(string.sub(id, 17, 24), 16) * 2097152 + math.floor(tonumber(string.sub(id, 25, 32), 16) / 2048)
 end
 
+-- Returns a value, or the substitute if it is damaged and cannot be read.
+local function unpack_or(raw, substitute)
+  local is_read, value = pcall(cmsgpack.unpack, raw)
+  return is_read and type(value) == 'table' and value or substitute
+end
+
+-- Returns the state of an item; an empty one if it is damaged.
+local function unpack_state(raw)
+  local state = unpack_or(raw, {})
+  return state.q and state.p and state.n and state.r and state or {}
+end
+
+-- Settings of a queue whose own ones are damaged: it takes items, keeps them, and gives none.
+local damaged_info = {v = 0, p = true, t = 60000000, b = 1048576, i = 86400000000, k = 3153600000000000, f = {}}
+
 -- Returns the settings of a queue, or false if it does not exist.
 local function info_of(queue)
   local info = infos[queue]
   if info == nil then
     local raw = redis.call('HGET', root .. 'info', queue)
-    info = raw and cmsgpack.unpack(raw) or false
+    info = raw and unpack_or(raw, damaged_info) or false
     infos[queue] = info
   end
   return info
