@@ -121,6 +121,14 @@ def take_memory(size: int) -> int:
     return len(bytearray(size))
 
 @jobs.task
+def return_text(size: int) -> str:
+    return "x" * size
+
+@jobs.task
+def encode_text(size: int) -> None:
+    echo.item("x" * size)
+
+@jobs.task
 def kill_the_zygote() -> None:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
@@ -410,6 +418,18 @@ def test_memory_beyond_the_limit_is_a_failure_of_the_handler(start: Start, job: 
     assert isinstance(ended, Failed)
     assert ended.failure.type == "MemoryError"
     assert value(after) == MIB
+
+
+@pytest.mark.parametrize("task", ["return_text", "encode_text"])
+def test_value_that_needs_more_memory_to_encode_than_the_limit_is_a_failure(
+    start: Start, job: Make, ends: Ends, task: str
+) -> None:
+    large, after = job(task, 240 * MIB), job("take_memory", MIB)
+    start(memory_limit=600 * MIB).submit([large, after])
+    ended, good = ends.of(large, after)
+    assert isinstance(ended, Failed)
+    assert ended.failure.type == "MemoryError"
+    assert value(good) == MIB
 
 
 def test_child_is_replaced_after_as_many_items_as_it_may_have(start: Start, job: Make, ends: Ends) -> None:

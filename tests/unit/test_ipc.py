@@ -16,7 +16,7 @@ from redrive.model.death import DeadReason
 from redrive.model.ids import ItemId, Token
 from redrive.model.item import Lease, Overrides
 from redrive.model.judge import Dead
-from redrive.model.limits import KIB
+from redrive.worker import ipc
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.ipc import (
     Channel,
@@ -131,23 +131,22 @@ def test_sending_to_nobody_raises(pair: Pair) -> None:
         Channel(pair[0], ToChild).send(Stop())
 
 
-class _Full(bytearray):
-    """Unsent data for which there is no memory, once."""
+class _Full:
+    """An encoder for which there is not enough memory, once it has begun."""
 
-    fails = True
-
-    def __iadd__(self, data: object) -> "_Full":
-        if self.fails and len(data) > KIB:  # type: ignore[arg-type]
-            self.fails = False
-            raise MemoryError
-        return super().__iadd__(data)  # type: ignore[arg-type, return-value]
+    def encode_into(self, frame: object, data: bytearray, offset: int) -> None:
+        data += b"begun"
+        raise MemoryError
 
 
-def test_frame_for_which_there_is_no_memory_does_not_reach_the_next_one(pair: Pair) -> None:
+def test_frame_for_which_there_is_no_memory_does_not_reach_the_next_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     says: Channel[FromChild] = Channel(pair[0], FromChild)
-    says._out = _Full()
-    with pytest.raises(MemoryError):
-        says.send(JobReport(TOKEN, Returned("x" * 2 * KIB), 0.5), wait=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(ipc, "_encoder", _Full())
+        with pytest.raises(MemoryError):
+            says.send(JobReport(TOKEN, Returned("x"), 0.5), wait=True)
     says.send(JobReport(TOKEN, Returned(), 0.5), wait=True)
     assert Channel(pair[1], FromChild).receive() == [JobReport(TOKEN, Returned(), 0.5)]
 

@@ -7,7 +7,7 @@ else equals the value that was put. Edits are JSON merge patches (RFC 7396).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -28,8 +28,24 @@ _BYTES = (bytes, bytearray, memoryview)
 _CONTAINERS = (dict, list, tuple)
 _OF_JSON = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 _TOO_LONG = 10**MAX_INTEGER_DIGITS
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+_encode: Callable[[Any], bytes] = _encoder.encode
 _decode = msgspec.json.Decoder().decode
+
+
+def expect_little_memory() -> None:
+    """Raise MemoryError from now on if there is not enough memory for a payload: `encode` of msgspec crashes then.
+
+    For processes with a limit, since short payloads take twice as long.
+    """
+    global _encode
+    _encode = _encode_in_buffer
+
+
+def _encode_in_buffer(value: object) -> bytes:
+    buffer = bytearray()
+    _encoder.encode_into(value, buffer)
+    return bytes(buffer)
 
 
 def encode_payload(value: object, content_type: str | None = None, limit: int = MAX_PAYLOAD_BYTES) -> tuple[bytes, str]:
@@ -51,7 +67,7 @@ def encode_payload(value: object, content_type: str | None = None, limit: int = 
         read = _decode(data)
         if read != value or (len(data) > 2 * MAX_DEPTH and _is_too_deep(data, read)):
             _check_value(value)
-    except RedriveError:
+    except (RedriveError, MemoryError):
         raise
     except Exception as error:
         if is_of_a_signal(error):

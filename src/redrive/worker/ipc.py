@@ -29,7 +29,7 @@ MAX_FRAME_BYTES = 1 << 30
 _READ_BYTES = 1 << 16
 _LENGTH = struct.Struct("<I")
 _T = TypeVar("_T")
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
 
 
 class ZygoteSetup(msgspec.Struct, frozen=True, tag=True):
@@ -182,12 +182,12 @@ class Channel(Generic[_T]):
 
     def send(self, frame: msgspec.Struct, *, wait: bool = False) -> None:
         """Send a frame. Raises OSError if the other end is gone."""
-        data = _encode(frame)
         before = len(self._out)
         try:
-            self._out += _LENGTH.pack(len(data))
-            self._out += data
-        except MemoryError:  # a length without its data would take in the next frame
+            self._out += bytes(_LENGTH.size)
+            _encoder.encode_into(frame, self._out, -1)  # `encode` crashes if there is not enough memory
+            _LENGTH.pack_into(self._out, before, len(self._out) - before - _LENGTH.size)
+        except BaseException:  # a length without its data would take in the next frame
             del self._out[before:]
             raise
         if wait:
@@ -198,7 +198,7 @@ class Channel(Generic[_T]):
 
     def send_with(self, frame: msgspec.Struct, *connections: socket.socket) -> None:
         """Send a frame with sockets, and wait until that is done. Raises OSError if the other end is gone."""
-        data = _encode(frame)
+        data = _encoder.encode(frame)
         data = _LENGTH.pack(len(data)) + data
         sent = socket.send_fds(self._socket, [data], [connection.fileno() for connection in connections])
         self._socket.sendall(data[sent:])

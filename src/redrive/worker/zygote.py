@@ -28,6 +28,7 @@ from redrive.errors import RedriveError
 from redrive.model.failure import failure_from_exception
 from redrive.model.ids import Token
 from redrive.model.item import Lease
+from redrive.model.payload import expect_little_memory
 from redrive.model.worker_info import TASK_HEADER
 from redrive.task.app import App
 from redrive.telemetry import events
@@ -157,6 +158,7 @@ def _prepare(parent: int, memory_limit: int | None) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+        expect_little_memory()
 
 
 def ignore_signal(number: int, frame: object) -> None:
