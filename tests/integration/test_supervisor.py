@@ -489,6 +489,15 @@ def test_suspect_that_never_runs_alone_is_lost_in_the_end(broker: Broker, in_fli
     assert lost == [0, 0, 0, 2]
 
 
+def test_what_ended_and_was_not_settled_is_given_back(broker: Broker, in_flight_log: InFlightLog) -> None:
+    broker.put("jobs", 1)
+    lease = broker.lease("jobs", worker="gone")[0]
+    in_flight_log.begin(0, lease.token)
+    in_flight_log.end(0)
+    assert settle_orphans(broker, in_flight_log).returned == 1
+    assert charged(broker.get(lease.id)) == (0, 0, 0)
+
+
 def test_what_is_settled_already_stays_as_it_is(broker: Broker, in_flight_log: InFlightLog) -> None:
     broker.put("jobs", 1)
     lease = broker.lease("jobs", worker="gone")[0]

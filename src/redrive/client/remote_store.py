@@ -56,7 +56,7 @@ from redrive.wire.messages import (
     decode_about,
     read_commit,
 )
-from redrive.wire.result_codec import decode_answer, encode
+from redrive.wire.result_codec import decode_answer, encode_request
 
 ANSWER_SECONDS = 30.0
 """Seconds to wait for a response."""
@@ -373,6 +373,6 @@ class _Tries:
 
 def _encoded(asked: Any) -> bytes:
     try:
-        return encode(asked)
+        return encode_request(asked)
     except (UnicodeEncodeError, OverflowError, TypeError, NotImplementedError, RecursionError) as error:
         raise InvalidInput(f"this cannot be sent to a server: {error}") from error

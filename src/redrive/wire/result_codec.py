@@ -62,7 +62,15 @@ def _extend(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} is not sent")
 
 
-encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=_extend).encode
+_encoder = msgspec.msgpack.Encoder(enc_hook=_extend)
+encode: Callable[[Any], bytes] = _encoder.encode
+
+
+def encode_request(asked: Any) -> bytes:
+    """Encode a request of a client. Raises MemoryError, where `encode` would crash a process with a limit of memory."""
+    buffer = bytearray()
+    _encoder.encode_into(asked, buffer)
+    return bytes(buffer)
 
 
 def encode_results(calls: Sequence[Call], results: Sequence[Any]) -> list[Any]:
