@@ -237,8 +237,7 @@ def _judged(core: Core, queue: Queue, lease: Lease, end: Outcome, now: Instant) 
         case Buried(reason, note, failure, to):
             brought = core.route_verdict(queue, Dead(reason, to), failure)
             assert brought is not None
-            # By its value: a handler may have given the text.
-            outcome_kind = OutcomeKind.BURIED if reason == DeadReason.BURIED else OutcomeKind.FAILED
+            outcome_kind = OutcomeKind.BURIED if reason is DeadReason.BURIED else OutcomeKind.FAILED
             return Settle(lease.token, outcome_kind, brought, queue.version, failure, note)
         case Lost(failure):
             verdict = core.judge_delivery(queue, OutcomeKind.LOST, lease, failure=failure)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from redrive.broker.validation import check_note
 from redrive.broker.worker_session import Buried, Completed, Failed, Outcome, Released
 from redrive.clock import Clock, SystemClock
 from redrive.contract.item_calls import Put
@@ -24,7 +25,7 @@ from redrive.model.death import DeadReason
 from redrive.model.duration import format_duration, parse_duration
 from redrive.model.failure import Failure, failure_from_exception, failure_from_fields
 from redrive.model.item import Lease, Result
-from redrive.model.judge import Dead, RetryVerdict
+from redrive.model.judge import Dead, RetryVerdict, check_custom_verdict
 from redrive.model.limits import MAX_STORABLE_BYTES
 from redrive.model.payload import encode_payload
 from redrive.model.redact_rules import NO_RULES, RedactRules
@@ -145,12 +146,14 @@ class Execution:
             case Retry(after, reason):
                 text = "the handler asked for another try" if reason is None else reason
                 return Failed(self._reported("Retry", text), parse_duration(after, "after"))
-            case RetryVerdict(delay):
-                return Failed(self._reported("RetryVerdict", "the handler asked for another try"), delay)
             case Release(delay, reason):
-                return Released(parse_duration(delay, "delay"), reason)
+                return Released(parse_duration(delay, "delay"), check_note("reason", reason))
+            case RetryVerdict(delay):
+                check_custom_verdict(value)
+                return Failed(self._reported("RetryVerdict", "the handler asked for another try"), delay)
             case Dead(reason, to, note=note):
-                return Buried(reason, note, None, to)
+                check_custom_verdict(value)
+                return Buried(DeadReason(reason), check_note("note", note), None, to)
         puts = tuple(Put(queue, (item,)) for queue, item in context.puts) if context.puts else ()
         return Completed(self._result(value, keep is not None), puts, keep)
 

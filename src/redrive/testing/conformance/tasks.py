@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redrive import App, Broker, Context, Dead, DeadReason, Release, Retry, Status, new_item
+from redrive import App, Broker, Context, Dead, DeadReason, Release, Retry, RetryVerdict, Status, new_item
 from redrive.errors import ResultNotKept, TaskFailed
 from redrive.model.classify import ErrorClass
 from redrive.model.failure import Failure
@@ -18,6 +18,8 @@ from redrive.model.item import Settled
 from redrive.testing.conformance.actions import places
 from redrive.testing.conformance.workers import WorkerSuite, only, work
 from redrive.testing.fake_clock import FakeClock
+
+_NO_TEXT: Any = 3
 
 
 class MealOrder(msgspec.Struct):
@@ -236,6 +238,30 @@ class WorkingConformance(WorkerSuite):
         buried = broker.get(ids["never"])
         assert (buried.status, buried.dead_reason) == (Status.DEAD, DeadReason.BURIED)
         assert (buried.history[-1].note, buried.history[-1].event) == ("no such customer", "buried")
+
+    @pytest.mark.parametrize(
+        "value",
+        [Dead(note=_NO_TEXT), Dead(_NO_TEXT), Dead(to=_NO_TEXT), RetryVerdict(10**30), Release(reason=_NO_TEXT)],
+    )
+    def test_outcome_that_cannot_be_recorded_is_a_failure(self, app: App, broker: Broker, value: Any) -> None:
+        @app.queue("jobs", retry={"attempts": 2, "cooldown": "1h"}).task
+        def odd() -> Any:
+            return value
+
+        id = odd.put().id
+        work(app, broker)
+        failure = broker.get(id).last_failure
+        assert failure is not None
+        assert failure.type.startswith("redrive.errors.")
+
+    def test_note_of_an_outcome_is_cleaned(self, app: App, broker: Broker) -> None:
+        @app.queue("jobs").task
+        def odd() -> Dead:
+            return Dead(note="\0\ud800" + "x" * 10**6)
+
+        id = odd.put().id
+        work(app, broker)
+        assert len(broker.get(id).history[-1].note or "") < 10**5
 
     def test_retry_that_is_asked_for_again_and_again_ends(self, app: App, broker: Broker, clock: FakeClock) -> None:
         jobs = app.queue("jobs", max_attempts=3)
