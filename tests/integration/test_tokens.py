@@ -33,7 +33,7 @@ from redrive.errors import (
     TaskFailed,
     Unauthorized,
 )
-from redrive.mailbox import DeadLetter, DLQPolicy, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
+from redrive.mailbox import DeadLetter, DLQConsumer, DLQPolicy, Mailbox, MainLoop, MainLoopRequest, MainLoopResult
 from redrive.model.masked_item import MASKED_TYPE
 from redrive.task.result_handle import await_result
 from redrive.testing import drain
@@ -200,6 +200,18 @@ def is_let_in(broker: Broker) -> bool:
     except Unauthorized:
         return False
     return True
+
+
+def test_consumer_of_dead_letters_says_at_its_start_that_it_may_not_replay_them(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    for role, warnings in (("consumer", 1), ("operator", 0)):
+        caplog.clear()
+        with shop.connect(shop.token(f"{role}-of-letters", role, "own-*")) as broker:
+            letters: Mailbox[DeadLetter[Any], None] = Mailbox(broker, "own-dead", body=DeadLetter[Any])
+            consumer: DLQConsumer[Any] = DLQConsumer(mailbox=letters, handler=lambda letter: None)
+            consumer.prepare()
+        assert caplog.text.count("dlq_replay_not_allowed mailbox=own-dead") == warnings
 
 
 def test_tokens_are_listed_without_secrets(shop: Shop) -> None:

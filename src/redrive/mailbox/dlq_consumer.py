@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 from redrive.broker.flows.inspection import parse_choice
 from redrive.clock import to_datetime
+from redrive.errors import AccessError
+from redrive.mailbox import flows
 from redrive.mailbox.dead_letter import DeadLetter
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.message import Message
@@ -58,8 +60,13 @@ class DLQConsumer(MessageLoop[DeadLetter[T], None], Generic[T]):
         """The numbers of dead letters by outcome: processed, replay, discard, keep, and failed."""
 
     def prepare(self) -> None:
-        """Open the mailbox with the settings of a dead-letter mailbox."""
+        """Open the mailbox with the settings of a dead-letter mailbox. Log a warning if this caller may not replay its
+        letters: each `Replay` would be refused after its handler has run."""
         self.mailbox._open_for_dead_letters()
+        try:
+            self.mailbox._run(flows.check_replay(self.mailbox._core, self.mailbox.name))
+        except AccessError as error:
+            _log.warning("dlq_replay_not_allowed", mailbox=self.mailbox.name, error=str(error))
 
     def handle(self, message: Message[DeadLetter[T], None], visibility_timeout: float) -> None:
         """Call the handler with one dead letter, and apply the action that it returns."""

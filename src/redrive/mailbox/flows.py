@@ -14,6 +14,7 @@ from redrive.broker.flow import Flow, commit_call, run_query
 from redrive.broker.flows import clearance, deliveries, manual_changes, settle
 from redrive.broker.flows.export_import import checked_item
 from redrive.clock import Instant
+from redrive.contract.admin_calls import ManualChange
 from redrive.contract.item_calls import Complete, Extend, NewItem, Put, Reply
 from redrive.contract.maintenance_calls import Import
 from redrive.contract.queries import GetLeasedItem, GetStats
@@ -231,6 +232,11 @@ def replay_or_discard(core: Core, lease: Lease, is_replay: bool) -> Flow[None]:
     yield from run_query(GetLeasedItem(lease.token))  # raises if this consumer has lost the lease
     verb = Verb.REDRIVE if is_replay else Verb.DROP
     yield from manual_changes.change(core, verb, lease.id, None, force=True)
+
+
+def check_replay(core: Core, queue: str) -> Flow[None]:
+    """Raise AccessError if this caller may not redrive items of a queue. It changes nothing: it names none."""
+    yield from commit_call(ManualChange(Verb.REDRIVE, (), core.actor(None), to=queue))
 
 
 def request(core: Core, queue: str, reply: BodyType[T], item: NewItem, timeout: DurationInput | None) -> Flow[T]:
