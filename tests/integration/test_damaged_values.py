@@ -14,6 +14,7 @@ from tests.servers.mounted import Mounts
 from tests.servers.redis import Server
 
 from redrive import Broker, Item, connect, connect_async
+from redrive.cli.commands import doctor
 from redrive.contract.admin_calls import ManualChange
 from redrive.errors import RedriveError, StoreDamaged
 from redrive.model.gate import DAMAGED_GATE
@@ -112,6 +113,14 @@ def damage_file(store: Prepared, column: str, value: bytes) -> None:
     file.close()
 
 
+def damage_postgres(store: Prepared, column: str, value: Any) -> None:
+    table, _, name = column.partition(".")
+    url, _, schema = store.url.partition("?schema=")
+    with psycopg.connect(url, options=f"-c search_path={schema}") as connection:
+        where = condition(column, store.victim)
+        assert connection.execute(f"UPDATE {table} SET {name} = %s WHERE {where}", (value,)).rowcount
+
+
 @pytest.fixture(scope="module")
 def mounts() -> Iterator[Mounts]:
     mounts = Mounts()
@@ -156,13 +165,10 @@ def test_damaged_value_in_sqlite(sqlite: Prepared, column: str, value: str | byt
 
 @pytest.mark.parametrize("column", [*OF_ITEM, *OF_QUEUE, *OF_OTHERS])
 def test_damaged_value_in_postgres(postgres_store: Prepared, column: str) -> None:
-    table, _, name = column.partition(".")
-    url, _, schema = postgres_store.url.partition("?schema=")
-    value: Any = b"nowhere" if column in BINARY else "[nowhere"
-    with psycopg.connect(url, options=f"-c search_path={schema}") as connection:
-        where = condition(column, postgres_store.victim)
-        assert connection.execute(f"UPDATE {table} SET {name} = %s WHERE {where}", (value,)).rowcount
-    check(postgres_store, table, is_of_item=column in OF_ITEM, is_skipped=column in READ_BY_OPERATIONS)
+    damage_postgres(postgres_store, column, b"nowhere" if column in BINARY else "[nowhere")
+    check(
+        postgres_store, column.partition(".")[0], is_of_item=column in OF_ITEM, is_skipped=column in READ_BY_OPERATIONS
+    )
     if column in OF_QUEUE:
         check_queue(postgres_store)
 
@@ -267,3 +273,47 @@ def test_error_that_a_program_keeps_locks_no_table(sqlite: Prepared, monkeypatch
                 broker.archive([sqlite.victim])
         broker.put("jobs", 1)
         assert kept.value.__cause__ is not None
+
+
+def damage_state(store: Prepared, server: Server | None) -> None:
+    """Damage the status of the item, on any store."""
+    if server is not None:
+        with server.client() as client:
+            keys = Keys(store.url.partition("prefix=")[2], "default")
+            damage_key(client, keys, "s", digits(short(parse_id(store.victim)[0])), b"\xc1")
+    elif store.url.startswith("sqlite"):
+        damage_file(store, "redrive_finished.status", b"nowhere")
+    else:
+        damage_postgres(store, "redrive_finished.status", "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres_store", "redis_store"])
+def test_retention_removes_all_but_the_damaged_item_and_doctor_names_it(
+    kind: str, request: pytest.FixtureRequest, redis_server: Server
+) -> None:
+    store: Prepared = request.getfixturevalue(kind)
+    with opened(store.url) as broker:
+        broker.update_queue("jobs", keep_dead="1d")
+    damage_state(store, redis_server if kind == "redis_store" else None)
+    clock = FakeClock()
+    clock.advance("2d")
+    with connect(store.url, maintenance=False, clock=clock) as broker:
+        broker.run_maintenance()
+        found = [item for item in broker.find(status="any", limit=100).items if item.queue == "jobs"]
+        assert store.victim in {item.id for item in found}
+        assert not {item.id for item in found} & set(store.rest)
+        (check,) = doctor.damage(broker)
+        assert check.state == "fail"
+        assert "is damaged" in check.finding
+
+
+def test_item_whose_content_is_damaged_in_redis_is_given_to_no_worker(
+    redis_store: Prepared, redis_server: Server
+) -> None:
+    with opened(redis_store.url) as broker:
+        broker.create_queue("mails")
+        first, second = broker.put("mails", 1).id, broker.put("mails", 2).id
+        keys = Keys(redis_store.url.partition("prefix=")[2], "default")
+        with redis_server.client() as client:
+            damage_key(client, keys, "c", digits(short(parse_id(first)[0])), b"\xc1")
+        assert [lease.id for lease in broker.lease("mails", 2)] == [second]
