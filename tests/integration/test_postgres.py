@@ -111,11 +111,13 @@ def test_role_without_rights_is_told_what_it_lacks(url: str, admin: Any) -> None
         admin.execute(f'DROP ROLE "{role}"')
 
 
-def test_lost_connection_is_made_again(broker: Broker, admin: Any) -> None:
+def test_lost_connection_is_made_again(broker: Broker, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(5):
         assert terminate(admin, listeners=False)
         broker.put("jobs", number)
+        assert terminate(admin, listeners=False)
         assert broker.stats("jobs").pending == number + 1
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("psycopg")] == []
 
 
 def test_waiting_lease_is_woken_after_its_listener_was_lost(broker: Broker, url: str, admin: Any) -> None:

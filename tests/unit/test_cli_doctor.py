@@ -9,6 +9,7 @@ import pytest
 from tests.terminal.cli import Cli
 
 from redrive import connect
+from redrive.cli.output import now
 from redrive.testing import FakeClock
 
 
@@ -51,6 +52,32 @@ def test_lease_that_ran_out_is_told_with_what_to_do(cli: Cli) -> None:
     assert check["state"] == "warn"
     assert id[:8] in check["finding"]
     assert "start one" in check["advice"]
+
+
+@pytest.mark.parametrize("deliveries", [1, 2])
+@pytest.mark.parametrize("timeout", [None, "1m"])
+def test_lease_from_before_the_clock_was_set_back_is_named(cli: Cli, deliveries: int, timeout: str | None) -> None:
+    clock = FakeClock()
+    clock.advance((now() - clock.now()) / 1_000_000)
+    with connect(cli.url, maintenance=False, clock=clock) as broker:
+        ids = [broker.put("jobs", number).id for number in range(2)]
+        for delivery in range(deliveries):
+            clock.advance("2h" if delivery == deliveries - 1 else 0)
+            leases = broker.lease("jobs", limit=1, worker="w", lease_timeout=timeout)
+            if delivery < deliveries - 1:
+                broker.release(leases[0], counted=False)
+    check = states(cli, 1)["leases"]
+    assert (check["state"], ids[0][:8] in check["finding"]) == ("warn", True)
+    assert "1 item leased at a later time than now" in check["finding"]
+    assert f"redrive queue retry {ids[0][:8]} --force" in check["advice"]
+
+
+def test_long_lease_is_no_sign_of_a_clock_that_was_set_back(cli: Cli) -> None:
+    with connect(cli.url, maintenance=False) as broker:
+        broker.put("jobs", 1)
+        lease = broker.lease("jobs", lease_timeout="1d")[0]
+        broker.extend(lease, "2d")
+    assert states(cli, 0)["leases"]["state"] == "ok"
 
 
 def test_work_without_a_worker_and_queues_that_stand_still_are_told(cli: Cli) -> None:

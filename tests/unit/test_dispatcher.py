@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -328,6 +329,47 @@ def test_leases_whose_answer_was_cut_off_are_given_back_by_a_worker_that_stops(
     worker.run()
     assert charged(item(broker, id, Status.PENDING)) == (0, 0, 0)
     assert worker.has_settled_all
+
+
+def test_log_names_an_unknown_outcome_only_if_there_is_one_and_the_return_of_the_store(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = app.queue("jobs")
+
+    @jobs.task
+    def run() -> None: ...
+
+    run.put()
+    store = broker.core.store
+    errors = [
+        OutcomeUnknown("memory", "cut off"),
+        StoreUnavailable("memory", "away"),
+        StoreUnavailable("memory", "away"),
+    ]
+
+    def answer() -> Any:
+        raise errors[0]
+
+    leased = _leases_answered_by(store.commit, answer)
+
+    def commit(calls: list[Call], *rest: Any) -> Any:
+        try:
+            result = leased(calls, *rest)
+        except OutcomeUnknown:
+            errors.pop(0)
+            raise
+        if errors and len(errors) < 3:
+            raise errors.pop(0)
+        return result
+
+    monkeypatch.setattr(store, "commit", commit)
+    with caplog.at_level(logging.INFO, "redrive.worker"):
+        work(app, broker)
+    events = [record.event for record in caplog.records]  # type: ignore[attr-defined]
+    assert "outcome_unknown" not in events
+    assert events.count("store_unavailable") >= 2
+    assert events.count("store_available") == 1
+    assert events.index("store_available") > max(n for n, event in enumerate(events) if event == "store_unavailable")
 
 
 class _Journal:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ import pytest
 from tests.until import until
 
 from redrive import Broker, Status, connect
-from redrive.errors import InvalidInput, OutcomeUnknown
+from redrive.errors import InvalidInput, OutcomeUnknown, StoreUnavailable
 from redrive.mailbox import (
     DeadLetter,
     DLQPolicy,
@@ -29,6 +30,7 @@ from redrive.mailbox import (
     MainLoopResult,
     Message,
     MessageLoop,
+    message_loop,
 )
 from redrive.testing import FakeMailbox
 from redrive.testing.conformance.actions import Background
@@ -47,6 +49,26 @@ def broker() -> Iterator[Broker]:
 
 def loop_on(broker: Broker, name: str, handler: Any = len) -> MainLoop[str, int]:
     return MainLoop(requests=Mailbox(broker, name, body=Ask, reply=Answer), handler=handler)
+
+
+def test_loop_logs_once_that_its_store_is_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(message_loop, "RECONNECT_SECONDS", 0)
+    loop = loop_on(broker, "work")
+    commit, errors = broker.core.store.commit, [StoreUnavailable("memory", "away")] * 2
+
+    def away(*given: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return commit(*given)
+
+    loop.prepare()
+    monkeypatch.setattr(broker.core.store, "commit", away)
+    with caplog.at_level(logging.INFO, "redrive.mailbox"):
+        loop.run(max_iterations=4, wait_time_seconds=0)
+    events = [record.event for record in caplog.records]  # type: ignore[attr-defined]
+    assert events == ["mailbox_unavailable", "mailbox_unavailable", "mailbox_available"]
 
 
 def get(port: int | None, path: str) -> tuple[int, dict[str, Any]]:

@@ -95,9 +95,13 @@ def test_entry_of_a_breaker() -> None:
 
 
 def test_stats(broker: Broker) -> None:
-    assert str(broker.stats("orders")) == "orders: pending 0, failed 0, active 0, dead_letters 0, archived 0"
+    assert (
+        str(broker.stats("orders"))
+        == "orders: pending 0, failed 0, active 0, dead_letters 0, archived 0, completed_total 0"
+    )
     assert str(broker.stats("dead-orders")) == (
-        "dead-orders: pending 2, failed 0, active 0, dead_letters 2, archived 0; the oldest has waited for 0s"
+        "dead-orders: pending 2, failed 0, active 0, dead_letters 2, archived 0, completed_total 0; "
+        "the oldest has waited for 0s"
     )
 
 

@@ -149,6 +149,8 @@ class MessageLoop(ABC, Generic[T, R]):
         self._is_handling = False
         self._may_hold_more = False
         """True if the outcome of a receive or message is unknown: the loop may hold a message until it times out."""
+        self._is_away = False
+        """True after an error of the store, until a receive succeeds."""
         self._completed = self._not_completed = 0
 
     @property
@@ -255,6 +257,10 @@ class MessageLoop(ABC, Generic[T, R]):
                 self._go_on(error)
                 self._stop.wait(RECONNECT_SECONDS)
                 received = []
+            else:
+                if self._is_away:
+                    _log.info("mailbox_available", mailbox=self.mailbox.name)
+                self._is_away = False
             self._heartbeat.beat()
             if received or not left or self._stop.is_set() or self.mailbox.closed:
                 return list(received)
@@ -331,6 +337,7 @@ class MessageLoop(ABC, Generic[T, R]):
         id = None if message is None else message.id
         with events.together():  # so that a handler of the log cannot raise here
             if isinstance(error, RETRYABLE_STORE_ERRORS):
+                self._is_away = True
                 _log.warning("mailbox_unavailable", mailbox=self.mailbox.name, error=safe_str(error))
             elif isinstance(error, ReceiptHandleExpiredError):
                 _log.warning("message_outcome_too_late", mailbox=self.mailbox.name, message_id=id)

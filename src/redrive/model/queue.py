@@ -152,7 +152,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     """Failures that were put (`put_failed`), as a new item or under a known key: a part of failed_total."""
 
     def __str__(self) -> str:
-        names = ["pending", "failed", "active", "dead_letters", *(["moving"] if self.moving else []), "archived"]
+        moving = ["moving"] if self.moving else []
+        names = ["pending", "failed", "active", "dead_letters", *moving, "archived", "completed_total"]
         counts = {name: getattr(self, name) for name in names}
         age = format_duration(self.oldest_age // SECOND * SECOND)
         waits = "" if self.oldest_ready_at is None else f"; the oldest has waited for {age}"

@@ -19,7 +19,7 @@ from redrive.broker.worker_session import (
     open_worker_session,
 )
 from redrive.clock import Instant
-from redrive.errors import Closed, OutcomeUnknown, RedriveError
+from redrive.errors import OutcomeUnknown, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.ids import ItemId
 from redrive.model.item import Lease, Settled
@@ -147,10 +147,7 @@ class Dispatcher:
         self._return_gated()
         self._submit_parked()
         self._submit_suspects()
-        wants = self._wants()
-        if not self._ends and not wants:
-            return False
-        return self._settle_outcomes(wants)
+        return self._settle_outcomes(self._wants())
 
     def _wants(self) -> Mapping[str, int]:
         """Return how many items to lease from each queue: the free room, shared by those that may have items."""
@@ -199,8 +196,6 @@ class Dispatcher:
             return False
         try:
             stepped = self.session.step([(job.lease, end) for job, end in ends], wants)
-        except Closed:
-            raise
         except OutcomeUnknown as unknown:
             self._outcome_unknown(ends, unknown)
             return True
@@ -216,6 +211,8 @@ class Dispatcher:
         if trouble:
             self._trouble(trouble[0])
             return True
+        if self._pause != RETRY_BACKOFF:
+            _log.info("store_available")
         self._pause = RETRY_BACKOFF
         if ends or stepped.leases:
             self._found_empty.clear()
@@ -369,10 +366,11 @@ class Dispatcher:
 
     def _outcome_unknown(self, ends: Sequence[tuple[Job, Outcome]], unknown: OutcomeUnknown) -> None:
         """Settle again after the connection broke in the commit. A settled fencing token is refused the second time."""
-        _log.warning("outcome_unknown", outcomes=len(ends), error=str(unknown))
-        for job, _ in ends:
+        if ends:
+            _log.warning("outcome_unknown", outcomes=len(ends), error=str(unknown))
+        for job, end in reversed(ends):
             job.outcome_unknown = True
-        self._ends.extendleft(reversed(ends))
+            self._ends.appendleft((job, end))
         self._may_hold_unknown_leases = True
         self._trouble(unknown)
 

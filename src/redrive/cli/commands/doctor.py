@@ -8,19 +8,22 @@ import platform
 import shlex
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
 
 from redrive import __version__
+from redrive.broker.flow import run_query
 from redrive.broker.flows.health import BREAKER_WARNING
 from redrive.broker.signal_shield import shielded
 from redrive.cli import error_output
 from redrive.cli.common_options import as_json, command, command_line
 from redrive.cli.output import ago, coloured, escape_line, now, print_json, print_line, short
 from redrive.cli.store_target import StoreTarget, find_target, open_place
+from redrive.contract.queries import ListWorkerLeases
 from redrive.errors import AccessError, RedriveError
 from redrive.model.duration import MILLISECOND, MINUTE, SECOND
 from redrive.model.item import Item, Status
@@ -40,6 +43,8 @@ LATE_STEP = MINUTE
 """The time after which an operation whose next step is due is not driven by any process."""
 MOST_ITEMS = 10_000
 """The largest number of items that are checked for damage, the newest ones."""
+MOST_WORKERS = 20
+"""The largest number of workers whose leases are read."""
 MOST_LEASES = 1_000
 """The largest number of active items that are checked."""
 _DRIVERS = {"sqlite": "apsw", "postgresql": "psycopg", "postgres": "psycopg", "redis": "redis", "rediss": "redis",
@@ -142,10 +147,20 @@ def _clock(place: StoreTarget, broker: Broker) -> Iterator[Check]:
 
 
 def leases(broker: Broker) -> Iterator[Check]:
-    """Report expired leases that no process has reclaimed."""
+    """Report expired leases that no process has reclaimed, and leases that were given at a later time than now."""
     active = broker.find(status=Status.ACTIVE.value, order="oldest", limit=MOST_LEASES).items
     late_at = now() - LATE_LEASE
     late = [item for item in active if item.lease_deadline is not None and item.lease_deadline < late_at]
+    early = _leased_later(broker, active)
+    if early:
+        last = max(early, key=lambda item: item.lease_deadline or 0)
+        yield Check(
+            "leases",
+            "warn",
+            f"{pluralize(len(early), 'item')} leased at a later time than now (item {short(last.id)}): the clock was "
+            f"set back, so these leases end up to {format_elapsed((last.lease_deadline or 0) - now())} from now",
+            f"check the clocks; if its worker is gone, {command_line(f'queue retry {short(last.id)} --force')}",
+        )
     if late:
         oldest = min(late, key=lambda item: item.lease_deadline or 0)
         yield Check(
@@ -156,8 +171,23 @@ def leases(broker: Broker) -> Iterator[Check]:
             f"and no process has reclaimed them",
             "a worker, a server, or any program that has the store open does so: start one",
         )
-    else:
+    if not late and not early:
         yield Check("leases", "ok", f"{pluralize(len(active), 'item')} leased, none of them overdue")
+
+
+def _leased_later(broker: Broker, active: Sequence[Item]) -> list[Item]:
+    """Return the items whose lease begins after now. The time of a later delivery is read with the leases of a worker,
+    for some workers."""
+    timeouts = {queue.name: queue.settings.lease_timeout for queue in broker.list_queues()}
+    latest = now() + LATE_LEASE
+    suspects = [item for item in active if (item.lease_deadline or 0) > latest + timeouts.get(item.queue, 0)]
+    leased_at = {item.id: item.first_leased_at or 0 for item in suspects}
+    again = {item.worker for item in suspects if item.worker is not None and leased_at[item.id] <= latest}
+    with suppress(AccessError):
+        for worker in sorted(again)[:MOST_WORKERS]:
+            found = broker.run_flow(run_query(ListWorkerLeases(worker)))
+            leased_at |= {lease.id: lease.leased_at for lease in found}
+    return [item for item in suspects if leased_at[item.id] > latest]
 
 
 def workers(broker: Broker) -> Iterator[Check]:

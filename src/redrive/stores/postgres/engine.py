@@ -120,7 +120,7 @@ class Engine:
         commit: Rows | None = None
         committing = False
         try:
-            with connection.pipeline():
+            with _pipeline(connection):
                 session.execute("BEGIN")
                 result = work(session)
                 connection.warnings.clear()
@@ -182,7 +182,7 @@ class Engine:
         before = sys.exception()
         session = Session(connection, self.schema, locking=False)
         try:
-            with connection.pipeline():
+            with _pipeline(connection):
                 session.execute(_BEGIN_READING if lock is None else _BEGIN_READING_ALONE)
                 if lock is not None:
                     session.execute("SELECT pg_advisory_xact_lock(?)", (lock,))
@@ -322,6 +322,26 @@ def _refusal(error: BaseException) -> psycopg.Error | None:
     if isinstance(found, psycopg.Error) and found.diag.severity_nonlocalized == "ERROR":
         return found
     return None
+
+
+@contextlib.contextmanager
+def _pipeline(connection: TimeoutConnection) -> Iterator[None]:
+    """A pipeline that raises its first error, and hides it from the driver, which would log the one at the end too."""
+    first: BaseException | None = None
+    try:
+        with connection.pipeline():
+            try:
+                yield
+            except BaseException as error:
+                first = error
+    except psycopg.Error:
+        if first is None:
+            raise
+    if first is not None:
+        try:
+            raise first
+        finally:
+            del first  # it refers to this frame
 
 
 def _roll_back(connection: TimeoutConnection) -> bool:
