@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from tests.unit import code_lines
 
 SOURCE = Path(__file__).parents[2] / "src/redrive"
 GENERATED = {path for path in SOURCE.rglob("*.py") if path.read_text().startswith("# Generated from ")}
@@ -74,6 +75,31 @@ def test_file_is_neither_a_fragment_nor_too_long_to_read(name: str) -> None:
     lines = len(FILES[name].read_text().splitlines())
     if name not in SIZES:
         assert MIN_LINES <= lines <= MAX_LINES
+
+
+def test_package_has_no_more_code_lines_than_its_budget() -> None:
+    counts, limits = code_lines.count_all(), code_lines.limits()
+    assert counts.keys() - limits.keys() == set(), (
+        "a new package: give it a number in tests/unit/code_lines.toml, the size that its purpose needs"
+    )
+    assert limits.keys() - counts.keys() == set(), "remove packages that are gone from tests/unit/code_lines.toml"
+    too_large = {
+        name: f"{lines} lines, at most {limits[name]}" for name, lines in counts.items() if lines > limits[name]
+    }
+    assert too_large == {}, (
+        "make these packages smaller, or raise their numbers in tests/unit/code_lines.toml in the commit that needs "
+        "it, and say there why"
+    )
+
+
+def test_code_lines_are_those_that_a_person_wrote_and_a_machine_runs() -> None:
+    text = '"""Docstring,\n\nof three lines."""\n\n# a comment\nX = """\na text\n"""  # of three lines\n'
+    assert code_lines.count(text) == 3
+    assert code_lines.count('def f() -> int:\n    """Docstring."""\n    return 1  # so\n\n\nX = 1\n"""Of X."""\n') == 3
+    names = ("src/redrive/errors.py", "src/redrive/stores/sqlite/a/b.py", "src/redrive/stores/x.py", "tools/x.py")
+    packages = ["redrive", "stores/sqlite", "stores", "tools"]
+    assert [code_lines.package_of(Path(name)) for name in names] == packages
+    assert code_lines.package_of(Path("src/redrive/broker/flows/x.py")) == "broker"
 
 
 def test_lists_of_exceptions_name_files_that_exist() -> None:

@@ -176,8 +176,8 @@ def leases(broker: Broker) -> Iterator[Check]:
 
 
 def _leased_later(broker: Broker, active: Sequence[Item]) -> list[Item]:
-    """Return the items whose lease begins after now. The time of a later delivery is read with the leases of a worker,
-    for some workers."""
+    """Return the items that are leased at a later time than now. The time of a later delivery is read with the leases
+    of its worker, for some workers."""
     timeouts = {queue.name: queue.settings.lease_timeout for queue in broker.list_queues()}
     latest = now() + LATE_LEASE
     suspects = [item for item in active if (item.lease_deadline or 0) > latest + timeouts.get(item.queue, 0)]
