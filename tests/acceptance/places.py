@@ -13,6 +13,7 @@ import apsw
 import psycopg
 
 from redrive.model.holder import decode_holders
+from redrive.stores.sqlite.examination import find_problems
 
 Where = Path | str
 """A file of SQLite, or what `connect` takes: a schema of PostgreSQL, URL?schema=NAME, or Redis, URL?prefix=NAME."""
@@ -74,6 +75,8 @@ def places(where: Where) -> list[Standing]:
         _check_moving(connection)
         _check_holders(connection)
         _check_operations(connection)
+        if isinstance(where, Path) and (found := list(find_problems(connection))):
+            raise Broken(f"redrive doctor finds {found}")
         return standings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import apsw
@@ -41,7 +42,7 @@ def find_problems(connection: apsw.Connection) -> Iterator[str]:
     for (found,) in connection.execute(f"PRAGMA integrity_check({MOST_PROBLEMS})").fetchall():
         if found != "ok":
             yield from str(found).splitlines()
-    wanted, there = _definitions(_new_file()), _definitions(connection)
+    wanted, there = _definitions_of_a_new_file(), _definitions(connection)
     for name in wanted:
         if there.get(name) != wanted[name]:
             yield f"the definition of {name} is not the one that Redrive wrote"
@@ -62,7 +63,8 @@ def _definitions(connection: apsw.Connection) -> dict[str, str]:
     return {name: " ".join(sql.split()) for name, sql in rows}
 
 
-def _new_file() -> apsw.Connection:
+@cache
+def _definitions_of_a_new_file() -> dict[str, str]:
     connection = apsw.Connection(":memory:")
     schema.migrate(connection, Instant(0))
-    return connection
+    return _definitions(connection)
