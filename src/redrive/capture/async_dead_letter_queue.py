@@ -17,6 +17,7 @@ from redrive.capture.calls import (
     copy_arguments,
     invoke_async,
     is_failed_result,
+    is_interruption,
     run_blocking_async,
 )
 from redrive.capture.capture_alerts import DEFAULT_THRESHOLDS, AlertThresholds
@@ -196,11 +197,11 @@ class AsyncDeadLetterQueue(Declarations):
         with retry.keep_lease(Broker(self._queue.core)):
             try:
                 value = await invoke_async(retry.prepare())
-            except Exception as error:
+            except BaseException as error:
+                if is_interruption(error):  # the run has no end
+                    await self._broker.run_flow_to_end(retry.give_back())
+                    raise
                 return await self._run(retry.fail(error))
-            except BaseException:  # an interrupt, or a cancellation: the run has no end
-                await self._broker.run_flow_to_end(retry.give_back())
-                raise
         return await self._run(retry.complete(value))
 
     async def archive_task(self, task_id: str) -> bool:

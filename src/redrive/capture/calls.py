@@ -80,6 +80,17 @@ def checked_result(result: Any, is_failure: Callable[[Any], bool]) -> Any:
     raise CallbackFailed(str(said if said is not None else result)[:2000])
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Return whether an exception ends the wait for a call, and not the call: Ctrl-C, an exit by a signal handler, a
+    cancellation of the task that waits. Anything else that a call raises, such as SystemExit, is its failure."""
+    if isinstance(error, asyncio.CancelledError):
+        task = None if running_loop() is None else asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit) or (
+        not isinstance(error, Exception) and is_of_a_signal(error)
+    )
+
+
 def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function, and run its coroutine, if any, in a new event loop. Raises InvalidInput if a loop runs here."""
     value = function(*args, **kwargs)

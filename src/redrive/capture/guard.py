@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol,
 from redrive.broker.async_broker import AsyncBroker
 from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow
-from redrive.capture.calls import awaiting, copy_arguments
+from redrive.capture.calls import awaiting, copy_arguments, is_interruption
 from redrive.capture.capture_errors import UnboundMethodError, add_note
 from redrive.capture.flows import new_task_id
 from redrive.errors import InvalidInput, short_repr
@@ -203,7 +203,7 @@ class Guard:
             return known
         if (found := queue.diagnose_call(error)) is None:
             return None
-        task_id = new_task_id(self.name) if options.key is None else options.key(*args, **kwargs)
+        task_id = new_task_id(self.name) if options.key is None else _call_key(options.key, args, kwargs)
         if self._needs_object:
             args = args[1:]
             if self._bound_to is None:
@@ -249,6 +249,16 @@ def _captured_within(call: _Call, error: BaseException) -> str | None:
     """Return the task id of an error that a guard within this call has captured."""
     task_id, captured_in = own_attributes(error).get(_MARK, (None, None))  # `__getattr__` of its class is not called
     return task_id if captured_in is not None and captured_in.is_within(call) else None
+
+
+def _call_key(key: Callable[..., str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the task id for a call. Raises InvalidInput if the function raises anything, also an exit."""
+    try:
+        return key(*args, **kwargs)
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+        raise InvalidInput(f"the key of the call raised {type(error).__name__}: {safe_str(error)}") from error
 
 
 def _copy_but_object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -15,7 +15,7 @@ from redrive.broker.broker import Broker
 from redrive.broker.flow import Flow, commit_call
 from redrive.broker.flows import deliveries, manual_changes, settle
 from redrive.capture import flows
-from redrive.capture.calls import checked_result
+from redrive.capture.calls import checked_result, is_interruption
 from redrive.capture.captured_task import CALLBACK, STATUS_OF_ITEM
 from redrive.contract.item_calls import Complete
 from redrive.errors import InvalidInput, RedriveError
@@ -116,7 +116,10 @@ class ManualRetry:
         if self._name == CALLBACK:
             try:
                 checked_result(value, self._queue.app.is_failure)
-            except Exception as error:
+            except BaseException as error:
+                if is_interruption(error):
+                    yield from self.give_back()
+                    raise
                 return (yield from self.fail(error))
         yield from commit_call(Complete(self._lease.token, _result_of(value)))
         self._observe("completed")
@@ -135,7 +138,7 @@ class ManualRetry:
     def _delay_left(self, item: Item) -> Duration:
         return max(0, (item.ready_at or 0) - self._queue.core.clock.now())
 
-    def fail(self, error: Exception) -> Flow[Answer]:
+    def fail(self, error: BaseException) -> Flow[Answer]:
         """Record the failure of the run; the task keeps its status and delay, and the run does not count as a retry."""
         lease, item = self._lease, self._item
         verdict = None if item.status is Status.DEAD else RetryVerdict(self._delay_left(item), Status.FAILED)
