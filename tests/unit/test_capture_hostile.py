@@ -250,6 +250,23 @@ def test_result_that_cannot_be_judged_is_no_end_of_a_processor(dlq: DeadLetterQu
     assert not {"pending", "retrying"} & set(statuses(dlq).values())
 
 
+def test_function_that_cannot_be_retried_is_no_end_of_a_processor(
+    dlq: DeadLetterQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Custom:
+        """Cannot be read from JSON."""
+
+    @dlq.guard(name="odd")
+    def odd(given: Custom) -> None:
+        """Nothing."""
+
+    dlq.set_callback(lambda task: None)
+    dlq.enqueue("one", {}, "down", "immediate")
+    dlq.run_due_tasks()
+    assert statuses(dlq) == {"one": "completed"}
+    assert "function_not_retried" in caplog.text
+
+
 def test_guarded_call_with_an_unreadable_error_is_captured(dlq: DeadLetterQueue) -> None:
     @dlq.guard(on_failure="handle")
     def call() -> None:

@@ -151,7 +151,8 @@ class AsyncDeadLetterQueue(Declarations):
             except Exception as problem:
                 captured = problem
             if isinstance(captured, Exception):
-                add_note(error, f"it could not be captured in '{self.name}': {safe_str(captured)}")
+                said = safe_str(captured) or type(captured).__name__
+                add_note(error, f"it could not be captured in '{self.name}': {said}")
                 raise  # what the call raised, with its own cause and context
             return answer if captured is None else {**answer, "dlq_enqueued": True, "dlq_task_id": captured}
         return result if isinstance(result, dict) and "status" in result else {"status": "completed", "result": result}

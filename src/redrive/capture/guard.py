@@ -225,7 +225,7 @@ class Guard:
 
     def _report_problem(self, error: BaseException, problem: Exception) -> None:
         """Add a note to the error that says why it could not be captured, and log it."""
-        said = safe_str(problem)
+        said = safe_str(problem) or type(problem).__name__
         add_note(error, f"it could not be captured in '{self._queue.name}': {said}")
         _log.error("capture_failed", queue=self._queue.name, task=self.name, error=said)
 

@@ -15,7 +15,7 @@ from typing import Any
 from redrive.broker.broker import Broker
 from redrive.capture.calls import checked_result, invoke_async, is_failed_result
 from redrive.capture.captured_task import CALLBACK
-from redrive.errors import InvalidInput
+from redrive.errors import InvalidArguments, InvalidInput
 from redrive.model.duration import DurationInput
 from redrive.model.failure import Failure
 from redrive.model.item import Settled
@@ -23,12 +23,14 @@ from redrive.task.app import App
 from redrive.task.arguments import Arguments
 from redrive.task.context import Context, Release
 from redrive.task.task import Task
+from redrive.telemetry import events
 from redrive.worker.worker import Worker
 
 UNKNOWN_SECONDS = 60
 """Seconds until a task that no function of this process can run is leased again."""
 RETURN_SECONDS = 10.0
 """Seconds that a worker may take to return its leases after the shutdown timeout. It notices the stop within 1 s."""
+_log = events.logger("redrive.capture")
 
 
 class KnownTasks(Mapping[str, Task[..., Any]]):
@@ -71,6 +73,15 @@ class CallbackApp(App):
         """Call this hook after each retry of this process that completed or failed."""
         self._declared_queue.hooks.on_failure(hook)
         self._declared_queue.hooks.on_completed(hook)
+
+    def check(self) -> None:
+        """Leave out functions whose annotations cannot be read from JSON: their calls cannot be captured either."""
+        for name, task in tuple(self._tasks.items()):
+            try:
+                task.arguments.check()
+            except InvalidArguments as problem:
+                del self._tasks[name]
+                _log.warning("function_not_retried", queue=self._declared_queue.name, task=name, error=str(problem))
 
     def knows(self, name: str) -> bool:
         """Return whether a function has this name."""
