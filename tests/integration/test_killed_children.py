@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no pr
 PROGRAM = """
 import os, signal, socket, sys, time
 from redrive.task.app import App
-from redrive.worker.ipc import _LENGTH, _encode
+from redrive.worker.ipc import _LENGTH, _encoder
 
 app = App()
 jobs = app.queue("jobs")
@@ -118,7 +118,7 @@ if hasattr(child, "run_child"):  # else this is the process of the test
 
     def _send(channel, answer):
         die_at("before the report")
-        data = _encode(answer)
+        data = _encoder.encode(answer)
         if POINT == "half a report" and b"victim" in current:
             channel._socket.send(_LENGTH.pack(len(data)) + data[: len(data) // 2])
             die_at("half a report")

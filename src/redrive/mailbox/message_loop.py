@@ -286,7 +286,7 @@ class MessageLoop(ABC, Generic[T, R]):
             message._return()
             return
         with VisibilityKeeper(message, visibility_timeout):
-            if not self._turns.begin(self, message._lease.losses > 0, self._is_stopped_in_wait):
+            if not self._turns.begin(self, message._lease.suspicion > 0, self._is_stopped_in_wait):
                 message._return()
                 return
             self._is_handling = True
