@@ -23,6 +23,7 @@ from tests.sizes import THOROUGH
 from tests.until import until
 
 from redrive import Item, Status, connect
+from redrive.capture import DeadLetterQueue
 from redrive.errors import Closed, PayloadTooLarge, QueueNotFound
 from redrive.mailbox import (
     DeadLetter,
@@ -519,3 +520,43 @@ def test_exit_of_a_signal_handler_ends_the_loop_and_returns_its_message_uncounte
         signal.signal(signal.SIGUSR2, before)
     item = post.broker.get(id)
     assert (item.status, item.counters.attempts) == (Status.PENDING, 0)
+
+
+# Retries of captured tasks.
+
+
+@pytest.mark.parametrize("where", ["callback", "coroutine", "is_failure", "hook"])
+def test_error_of_a_retry_is_its_failure_and_the_retries_continue(
+    post: Post, where: str, kind: Callable[[], BaseException]
+) -> None:
+
+    def call(part: str, id: str) -> Any:
+        if part == where and id == "struck":
+            raise kind()
+        return {"id": id}
+
+    async def awaited(task: Any) -> Any:
+        return call("coroutine", task["id"])
+
+    def is_failure(result: Any) -> bool:
+        return not call("is_failure", result["id"])
+
+    callback = awaited if where == "coroutine" else lambda task: call("callback", task["id"])
+    dlq = DeadLetterQueue(post.broker, is_failure=is_failure)
+    dlq.set_callback(callback)
+    dlq.on_succeeded(lambda task: call("hook", task.task_id))
+    for id in ("struck", "next"):
+        dlq.enqueue(id, {"id": id}, "refused", retry_policy="linear", max_retries=3)
+    post.clock.advance("5m")
+    dlq.run_due_tasks()
+    struck, following = dlq.get_task("struck"), dlq.get_task("next")
+    assert struck is not None
+    assert following is not None
+    assert following.status == "completed"
+    if where == "hook":
+        assert struck.status == "completed"
+    else:
+        assert (struck.status, struck.retry_count) == ("pending", 1)
+        failure = post.broker.get(struck.item_id).last_failure
+        assert failure is not None
+        assert failure.type.rpartition(".")[2] == type(kind()).__name__

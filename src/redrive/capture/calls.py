@@ -19,6 +19,7 @@ from redrive.capture.capture_hooks import running_loop
 from redrive.errors import InvalidInput
 from redrive.model.caller_input import is_of_a_signal
 from redrive.task.arguments import fields_of
+from redrive.worker.execution import run_awaitable
 
 FAILED = frozenset({"failed", "error"})
 """Values of `status` in the result of a failed call."""
@@ -97,7 +98,7 @@ def invoke(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not inspect.isawaitable(value):
         return value
     if running_loop() is None:
-        return asyncio.run(_awaited(value))
+        return run_awaitable(value)
     close = getattr(value, "close", None)
     if close is not None:
         close()
@@ -110,7 +111,7 @@ def awaiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         value = function(*args, **kwargs)
-        return asyncio.run(value) if inspect.iscoroutine(value) and running_loop() is None else value
+        return run_awaitable(value) if inspect.iscoroutine(value) and running_loop() is None else value
 
     return run
 
@@ -129,7 +130,3 @@ def run_blocking(function: Callable[..., Any], *args: Any) -> Any:
 async def run_blocking_async(function: Callable[..., Any], *args: Any) -> Any:
     """Call a blocking function in a thread, so that the event loop continues."""
     return await asyncio.to_thread(function, *args)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
