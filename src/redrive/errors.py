@@ -204,8 +204,8 @@ class QueueNotFound(NotFound):
         self.queue, self.namespace = queue, namespace
         where = "" if namespace == "default" else f" in namespace {_show(namespace)}"
         super().__init__(
-            f"queue {_show(queue)} does not exist{where}; create it first, or correct the name; list_queues() "
-            f"gives all there are"
+            f"queue {_show(queue)} does not exist{where}; create it first, or correct the name; the list of queues "
+            f"has all there are"
         )
 
 
@@ -228,7 +228,7 @@ class OperationNotFound(NotFound):
 
     def __init__(self, id: str) -> None:
         self.id = id
-        super().__init__(f"operation {_show(id)} does not exist; operations() lists those that are kept")
+        super().__init__(f"operation {_show(id)} does not exist; the list of operations has those that are kept")
 
 
 class BreakerNotOpen(NotFound):
@@ -239,7 +239,7 @@ class BreakerNotOpen(NotFound):
     def __init__(self, queue: str, kind: str) -> None:
         self.queue, self.kind = queue, kind
         super().__init__(
-            f"breaker {_show(kind)} of queue {_show(queue)} is not open; list_breakers() lists those that are"
+            f"breaker {_show(kind)} of queue {_show(queue)} is not open; the list of breakers has those that are"
         )
 
 
@@ -313,7 +313,7 @@ class ItemMoving(Refused):
         self.id, self.to = id, to
         super().__init__(
             f"item {id} is moving to {to} and takes no failure any more; put the failure again once the item has "
-            f"arrived there, or under another idempotency key; moves() lists what keeps an item"
+            f"arrived there, or under another idempotency key; the list of moves says what keeps an item"
         )
 
 
@@ -325,8 +325,8 @@ class ItemHeld(Refused):
     def __init__(self, id: str, held_by: Sequence[str]) -> None:
         self.id, self.held_by = id, tuple(held_by)
         names = [_show(name) for name in self.held_by]
-        calls = ", ".join(f"unhold({name})" for name in names)
-        super().__init__(f"item {id} is held by {' and '.join(names)}; {calls} lets it go")
+        holders = " and ".join(names)
+        super().__init__(f"item {id} is held by {holders}; to let it go, unhold it from {holders}")
 
 
 _NEXT_STEP = {
@@ -692,7 +692,7 @@ class Closed(RedriveError):
     code = "closed"
 
     def __init__(self) -> None:
-        super().__init__("the broker is closed; connect() again")
+        super().__init__("the broker is closed; open it again")
 
 
 _SHOWN_CHARS = 80

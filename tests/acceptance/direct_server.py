@@ -7,6 +7,7 @@ import contextlib
 import re
 import signal
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -180,6 +181,12 @@ async def waiting_in_store(server: Running, monkeypatch: pytest.MonkeyPatch, pat
     await until(lambda: gate.came == 1)
     assert server.app.direct_requests
     return connection, gate
+
+
+def reset(connection: socket.socket) -> None:
+    """Leave without reading any response. After a plain close, the server may have a client that still reads."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
 
 
 async def unread_connection(server: Running) -> socket.socket:

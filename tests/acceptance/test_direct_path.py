@@ -26,6 +26,7 @@ from tests.acceptance.direct_server import (
     SHORT_SECONDS,
     Running,
     has_answer,
+    reset,
     sock_read,
     sock_send,
     starting_servers,
@@ -172,7 +173,7 @@ async def test_item_leased_for_a_client_that_is_gone_is_returned_uncounted(
     server = await servers()
     await server.broker.put("own-jobs", 1)
     connection, gate = await waiting_in_store(server, monkeypatch, raw.TAKE)
-    connection.close()
+    reset(connection)
     await until(lambda: not server.runner.server_state.connections)
     gate.open.set()
     await until(lambda: not server.app.direct_requests)
@@ -220,8 +221,9 @@ async def test_nothing_is_leased_for_a_client_that_does_not_read_what_came_befor
         for least in (1, 1 << 16):
             await sock_send(connection, lease)
             await until(lambda least=least: protocol.transport.get_write_buffer_size() >= least)  # type: ignore[misc]
+        await until(lambda: protocol.flow.read_paused)  # nothing more is read until it reads
         await sock_send(connection, lease)
-    await until(lambda: vars(protocol)["_delayed"] is not None)
+    await until(lambda: not pipelined or vars(protocol)["_delayed"] is not None)
     assert (await server.broker.stats("large")).active == 2
     if pipelined:  # it reads, and gets all of them
         received = await sock_read(connection, lambda so_far: so_far.count(b"HTTP/1.1 200") == 3)

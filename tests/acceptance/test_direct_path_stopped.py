@@ -13,6 +13,7 @@ from tests.acceptance import raw_requests as raw
 from tests.acceptance.direct_server import (
     SHORT_SECONDS,
     Running,
+    reset,
     sock_read,
     sock_send,
     starting_servers,
@@ -54,7 +55,7 @@ async def test_lease_for_a_client_that_is_gone_is_returned_before_the_server_end
     committed = recorded(server, monkeypatch)
     close, closing = server.app.close, list[None]()
     monkeypatch.setattr(server.app, "close", lambda: closing.append(None) or close())  # type: ignore[func-returns-value]
-    connection.close()
+    reset(connection)
     await until(lambda: not server.runner.server_state.connections)
     server.runner.should_exit = True
     await until(lambda: closing == [None])

@@ -641,7 +641,7 @@ async def test_commit_of_which_every_call_is_refused_is_answered(client: Client)
     [
         ("queue.produce", b'{"queue": "jobs", "items": [%b]}' % b",".join([b'{"payload": 1}'] * 200_000)),
         ("queue.produce", b'{"queue": "jobs", "items": [{"payload": 1, "headers": {%b}}]}' % (b'"a":"",' * 400_000)),
-        ("dead.redrive", b'{"ids": ["x"], "set_payload": [%b]}' % (b"[[[[[[]]]]]]," * 100_000)),
+        ("dead.redrive", b'{"ids": ["x"], "new_payload": [%b]}' % (b"[[[[[[]]]]]]," * 100_000)),
     ],
 )
 async def test_more_values_than_may_be_read_in_one_go_are_refused_unread(

@@ -248,7 +248,7 @@ async def test_letter_of_another_store_does_not_go_back_there_for_somebody_let_i
 
 async def test_replies_are_not_led_into_foreign_queues_by_an_edit_or_an_import(place: Place) -> None:
     own, foreign = place.world.sides["own"], place.world.sides["foreign"]
-    edited = await place.call(OPERATOR, "dead.redrive", ids=[own.letter_id], set_headers={REPLY_TO: foreign.queue})
+    edited = await place.call(OPERATOR, "dead.redrive", ids=[own.letter_id], new_headers={REPLY_TO: foreign.queue})
     assert edited.json["code"] == "invalid_name"
     line = {"source_id": "f" * 32, "payload": 1, "headers": {REPLY_TO: foreign.queue}}
     imported = await place.call(MANAGER, "items.import", queue=own.queue, items=[line])

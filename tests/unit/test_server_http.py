@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.servers.asgi import Client, Exchange
 
 from redrive import errors
-from redrive.errors import Overloaded, RedriveError, StoreUnavailable
+from redrive.errors import Closed, ItemMoving, Overloaded, RedriveError, StoreUnavailable
 from redrive.server.application import application
 from redrive.server.asgi import Server
 from redrive.server.request_limits import Limits
@@ -436,3 +437,66 @@ def test_every_error_has_a_status() -> None:
         )
 
     assert tree(RedriveError) <= STATUS_BY_CODE.keys()
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "text"),
+    [
+        (
+            "queue.lease",
+            b'{"queue":"jobs","limt":1}',
+            "`limt` (did you mean limit?); there are lease_timeout, limit, queue",
+        ),
+        (
+            "queue.lease",
+            b'{"queue":"jobs","colour":1}',
+            "`colour`; there are lease_timeout, limit, queue, wait, worker",
+        ),
+        (
+            *("queue.produce", b'{"queue":"jobs","items":[{"payload":1,"prioritty":1}]}'),
+            "`prioritty` - at `$.items[0]` (did you mean priority?); there are content_type, ",
+        ),
+        (
+            "queue.retry",
+            b'{"queue":"jobs","items":[{"token":"x","delya":1}]}',
+            "(did you mean delay?); there are counted, ",
+        ),
+        ("queue.lease", b'{"queue":"\\ud800"}', r"it has the lone surrogate \ud800, which UTF-8 cannot hold"),
+        ("queue.lease", b'{"queue":"\\uD800x"}', r"it has the lone surrogate \uD800, which UTF-8 cannot hold"),
+        ("queue.lease", b'{"queue":"\\\\\\udc00"}', r"it has the lone surrogate \udc00, which UTF-8 cannot hold"),
+        (
+            "queue.produce",
+            b'{"queue":"jobs","items":[{"payload":"\\ud83d\\ude00 \\ud83d"}]}',
+            r"surrogate \ud83d, which",
+        ),
+        ("queue.lease", b'{"queue":"\\\\ud800', "queue.lease takes: Input data was truncated"),
+        ("queue.lease", b'{"queue":"\xed\xa0\x80"}', "it has a text that is not UTF-8"),
+        ("queues.update", b'{"name":"jobs","settings":{"feed":{}}}', "feed must be 'all', 'none', or a list of put, "),
+    ],
+)
+async def test_refusal_says_what_is_wrong_in_the_request(client: Client, route: str, body: bytes, text: str) -> None:
+    answer = await client.send("POST", f"/v1/{route}", body)
+    assert answer.status == 400
+    assert text in answer.json["message"]
+
+
+async def test_errors_are_in_words_of_http(client: Client) -> None:
+    (item,) = (await client.ok("queue.produce", queue="jobs", items=[{"payload": 1}]))["items"]
+    await client.ok("items.hold", ids=[item["id"]], held_by="ann")
+    texts = [
+        (await client.send("POST", "/v1/queues.list", b"{}", sec_fetch_site="cross-site")).json["message"],
+        (await client.send("POST", "/v1/queues.list", b"{}", origin="http://evil.example")).json["message"],
+    ]
+    for route, call in (
+        ("queue.lease", {"queue": "nowhere"}),
+        ("operations.info", {"id": "0" * 32}),
+        ("breakers.close", {"queue": "jobs", "kind": "network"}),
+        ("items.lease", {"ids": [item["id"]]}),
+        ("items.get", {"id": item["id"][:8]}),
+    ):
+        answer = await client.call(route, **call)
+        assert answer.status >= 400
+        texts.append(answer.json["message"])
+    texts += [str(Closed()), str(ItemMoving("0" * 32, "there"))]
+    assert not [text for text in texts if re.search(r"\w\(|\bb'", text)]
+    assert "'cross-site'" in texts[0]

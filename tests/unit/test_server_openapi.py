@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -67,3 +69,30 @@ def test_settings_that_are_told_are_those_there_are() -> None:
     unset = ("max_attempts", "expire_timeout", "max_size", "keep_dead", "archive_after", "keep_archived")
     every = QueueSettings(dead_queue="x", retry_after=RetryAfter.DELAY, **dict.fromkeys(unset, 1))  # type: ignore[arg-type]
     assert set(view_of(every)) == set(QueueSettings.__struct_fields__)
+
+
+def objects(part: object) -> Iterator[dict[str, Any]]:
+    """Every object within a part of the document."""
+    if isinstance(part, dict):
+        yield part
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from objects(each)
+
+
+def test_generators_make_clients_that_compile() -> None:
+    """Go: `openapi-generator-cli generate -g go --additional-properties=enumClassPrefix=true`, and `go build`."""
+    schemas = list(objects(DOCUMENT["components"]["schemas"]))
+    defaults = [each for each in schemas if "default" in each and {"type", "$ref", "anyOf", "enum"} & each.keys()]
+    assert defaults
+    for each in defaults:
+        assert not {"$ref", "anyOf"} & each.keys(), each
+        assert not isinstance(each["default"], dict | list), each
+    for each in schemas:
+        names = each.get("properties", {}).keys()
+        accessors = {f"{verb}_{name}" for name in names for verb in ("get", "set", "has", "unset")}
+        assert not accessors & names, "a field has the name of the accessor of another one"
+
+
+def test_ids_and_tokens_have_patterns() -> None:
+    patterns = {each["pattern"] for each in objects(DOCUMENT["components"]["schemas"]) if "pattern" in each}
+    assert {"^[0-9a-f]{32,32}$", "^[0-9a-f]{1,32}$", "^[0-9a-f]{48,48}$"} <= patterns

@@ -28,7 +28,7 @@ LIMITS = Limits(batch=2, page=2)
 COUNTED = number("counted", "Counted", "How many.")
 BOUNDS = {"maxLength", "pattern", "enum", "const"}
 UNBOUNDED = {
-    *("extra", "metadata", "task", "payload", "set_payload", "patch", "headers", "set_headers", "queues", "namespaces"),
+    *("extra", "metadata", "task", "payload", "new_payload", "patch", "headers", "new_headers", "queues", "namespaces"),
     *("settings", "retry"),
     *("wait", "priority"),
 }

@@ -124,7 +124,7 @@ def _what_to_do(what: str, text: object) -> str:
     if _has_id(text):
         return "pass on its .id"
     if what == "item id" and type(text) is str and 0 < len(text) < ID_DIGITS and set(text) <= HEXADECIMAL:
-        return f"find(status='any', id_prefix='{text}') finds items by the first ones"
+        return f"the condition id_prefix {text!r} finds items of any status by the first ones"
     return "pass it on as you received it"
 
 

@@ -209,7 +209,7 @@ def _feed(name: str, value: Any) -> tuple[FeedKind, ...]:
     if type(value) is str and value in ("all", "none"):
         return tuple(FeedKind) if value == "all" else ()
     kinds = f"'all', 'none', or a list of {', '.join(FeedKind)}"
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidSetting(name, f"must be {kinds}, not {short_repr(value, 40)}")
     try:
         chosen = {FeedKind(kind) for kind in islice(value, _MOST_ENTRIES)}

@@ -28,8 +28,9 @@ from redrive.server.direct_path import DirectRequest, DirectRoute
 from redrive.server.host_check import AllowedHosts
 from redrive.server.long_poll import ClientDisconnected, LongPolls, start_eagerly
 from redrive.server.request import Receive, Request, Response, namespace_of
-from redrive.server.request_limits import DEFAULT_LIMITS, BodyBudget, Limits, RequestResources
+from redrive.server.request_limits import DEFAULT_LIMITS, BodyBudget, Limits, LineTurns, RequestResources
 from redrive.server.responses import (
+    HALF_CLOSED,
     LARGE_ANSWER,
     SAFE_HEADERS,
     RequestTimeout,
@@ -96,6 +97,7 @@ class Server:
         self.health_threads = ThreadPoolExecutor(4, "redrive-health")
         self._pages = dict(pages or {})
         self.bodies = BodyBudget()
+        self.turns = LineTurns()
         self.leases = KnownLeases()
         self._logged_at: dict[str, float] = {}
         self.routes = tuple(routes)
@@ -126,6 +128,8 @@ class Server:
         except RedriveError as error:
             response = self.refused(error)
         except ClientDisconnected:
+            if IS_GONE in scope:  # our own connection: the client may have ended only what it sends
+                await self.respond(scope, send, HALF_CLOSED)
             return
         except asyncio.CancelledError:
             if not self.stopping.is_set():

@@ -26,7 +26,7 @@ from redrive.errors import RedriveError
 from redrive.model.limits import KIB
 from redrive.server.request import Response, namespace_of
 from redrive.server.request_limits import RequestResources
-from redrive.server.responses import response_of, usual_head
+from redrive.server.responses import HALF_CLOSED, response_of, usual_head
 from redrive.server.served_route import ServedRoute
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class DirectRoute:
             return
         if leases_of(result) and connection.is_gone(request):
             request.broker.core.committer.return_leases([result])
-            connection.transport.abort()  # the client may have closed one direction only, and never read responses
+            connection.answer(request, HALF_CLOSED.status, usual_head(HALF_CLOSED) or b"", HALF_CLOSED.body)
             return
         response = self._response(request, result)
         if response is None:

@@ -37,10 +37,19 @@ QueueName: TypeAlias = Annotated[
 ]
 Label: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_LABEL_CHARS)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS)]
-ItemIdText: TypeAlias = Annotated[str, msgspec.Meta(max_length=ID_DIGITS, description="The id of an item.")]
+
+
+def _digits(least: int, most: int, text: str) -> msgspec.Meta:
+    """Return the description of hexadecimal digits. The pattern is for clients: the refusal of the broker says more."""
+    pattern = f"^[0-9a-f]{{{least},{most}}}$"
+    return msgspec.Meta(max_length=most, description=text, extra_json_schema={"pattern": pattern})
+
+
+ItemIdText: TypeAlias = Annotated[str, _digits(ID_DIGITS, ID_DIGITS, "The id of an item.")]
+IdPrefix: TypeAlias = Annotated[str, _digits(1, ID_DIGITS, "The first digits of an id.")]
 ItemIds: TypeAlias = Annotated[list[ItemIdText], msgspec.Meta(min_length=1, max_length=MAX_IDS)]
 SearchText: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_QUERY_CHARS)]
-TokenText: TypeAlias = Annotated[str, msgspec.Meta(max_length=TOKEN_DIGITS, description="The token of the lease.")]
+TokenText: TypeAlias = Annotated[str, _digits(TOKEN_DIGITS, TOKEN_DIGITS, "The token of the lease.")]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 PageLimit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, description="Most that one answer has.")]
 Cursor: TypeAlias = (
@@ -176,7 +185,7 @@ class FilterFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     held_by: Annotated[Label | None, CONDITION["held_by"]] = None
     operation: Annotated[Label | None, CONDITION["operation"]] = None
     ids: Annotated[ItemIds | None, CONDITION["ids"]] = None
-    id_prefix: Annotated[ItemIdText | None, CONDITION["id_prefix"]] = None
+    id_prefix: Annotated[IdPrefix | None, CONDITION["id_prefix"]] = None
     archived: Annotated[bool | None, CONDITION["archived"]] = None
     dropped: Annotated[bool | None, CONDITION["dropped"]] = None
 

@@ -42,18 +42,18 @@ class AllowedHosts:
         host = headers.get(b"host")
         if host not in self._known and host is not None and not self._any:
             if not self._is_ours(host):
-                raise HostNotAllowed(f"the request is for {host[:200]!a}")
+                raise HostNotAllowed(f"the request is for {_shown(host)}")
             if len(self._known) < _REMEMBERED:
                 self._known.add(host)
         origin = headers.get(b"origin")
         if origin is not None and not _is_same(origin, host):
-            raise HostNotAllowed(f"the request comes from a page of {origin[:200]!a}")
+            raise HostNotAllowed(f"the request comes from a page of {_shown(origin)}")
 
     def check_call(self, headers: Mapping[bytes, bytes]) -> None:
         """Check as `check` does, and refuse links from another site: they may open a page here, but not make a call."""
         site = headers.get(b"sec-fetch-site")
         if site is not None and site not in _NO_OTHER_SITE:
-            raise HostNotAllowed(f"a browser says that the request is {site[:200]!a}")
+            raise HostNotAllowed(f"a browser says that the request is {_shown(site)}")
         self.check(headers)
 
     def _is_ours(self, host: bytes) -> bool:
@@ -61,6 +61,11 @@ class AllowedHosts:
         if name is None:
             return False
         return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+
+def _shown(header: bytes) -> str:
+    """Return the value of a header for an error text."""
+    return ascii(header[:200].decode("latin-1"))
 
 
 def _name_of(url: str) -> str | None:

@@ -15,11 +15,12 @@ from asyncio.events import TimerHandle
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from redrive.server.asgi import ABORT, ANSWER, IS_GONE, Server
 from redrive.server.direct_path import DirectRequest
-from redrive.server.request_limits import DEFAULT_LIMITS
+from redrive.server.request_limits import Busy
+from redrive.server.request_line import FEW_BYTES, MANY_BYTES, MAX_LINES, LineFlow, RequestLine
 
 MAX_HEAD_BYTES = 64 * 1024
 """Maximum bytes of the first line and the headers of a request."""
@@ -34,7 +35,7 @@ _TOO_LARGE = (
 )
 
 
-class Connection(HttpToolsProtocol):
+class Connection(RequestLine):
     """A connection that ends if a head is too large or too slow, or if there are too many connections."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -52,12 +53,10 @@ class Connection(HttpToolsProtocol):
         self._date = b""
         self._unread: TimerHandle | None = None
         """The timer that runs while the client has too much output to read."""
-        self._delayed: tuple[Any, Any] | None = None
-        """The next cycle and its application, while the client has too much output to read."""
-        takes_direct = isinstance(self.app, Server) and not self.root_path and hasattr(self, "_start_asgi_task")
-        self._running: Any = None
-        """The request that is being executed, until it is answered: a cycle that the application runs, or a direct
-        request. uvicorn knows only the latest one, which may be queued behind it."""
+        is_ours = isinstance(self.app, Server)
+        if is_ours:
+            self._limits, self._bodies, self._turns = self.app.limits, self.app.bodies, self.app.turns
+        takes_direct = is_ours and not self.root_path and hasattr(self, "_start_asgi_task")
         self._direct_routes = self.app.direct_routes if takes_direct else {}
         self._direct: DirectRequest | None = None
         """A request that may take the direct path, until it has arrived completely."""
@@ -65,6 +64,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first head."""
         super().connection_made(transport)
+        self.flow = LineFlow(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
             return
@@ -74,6 +74,7 @@ class Connection(HttpToolsProtocol):
         """Cancel all timers and notify the running request."""
         self._stop_waiting()
         self._delayed = None
+        self._drop_line()
         for timer in (self._idle, self._unread):
             if timer is not None:
                 timer.cancel()
@@ -83,11 +84,35 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Process received data of a head or a body, within the limits."""
+        """Process received data, in turns if it may have many requests."""
+        size = len(data)
+        if self._unparsed or (size > FEW_BYTES and (size > MANY_BYTES or data.count(b"\n") > MAX_LINES)):
+            self._parse_in_turn(data)
+            return
+        self._parse(data)
+        if self._in_head or self._direct is not None:
+            self._end_data()
+        if self.pipeline:
+            self._line_data = size
+            self._hold_line()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Process the end of what the client sends. Return whether a response is due, which ends the connection.
+
+        Leases and long polls end, since a client that is gone sends the same.
+        """
+        running = self._running
+        if running is None or running.more_body:
+            return False
+        self._is_last = True
+        self._hold_reading()
+        running.message_event.set()
+        return True
+
+    def _parse(self, data: bytes) -> None:
+        """Process data of a head or a body, within the limits."""
         self._gets_on = self._is_behind = False
         super().data_received(data)
-        if self._direct is not None:  # the application limits the time for the rest of the body
-            self._leave_to_application(self._direct)
         if self._in_head or not self._gets_on:  # the trailer of a chunked body counts as a head
             if not self._is_behind:  # the size of a head that starts behind a body is unknown
                 self._head_bytes += len(data)
@@ -95,8 +120,17 @@ class Connection(HttpToolsProtocol):
                 if not self._owes_answer:
                     self.transport.write(_TOO_LARGE)
                 self.transport.close()
-            elif self._in_head and self._slow is None:
-                self._slow = self.loop.call_later(HEAD_SECONDS, self._end)
+
+    def _end_data(self) -> None:
+        """Process the end of received data: what is incomplete needs a timer."""
+        if self._direct is not None:  # the application limits the time for the rest of the body
+            self._leave_to_application(self._direct)
+        if self._in_head and self._slow is None and not self.transport.is_closing():
+            self._slow = self.loop.call_later(HEAD_SECONDS, self._end)
+
+    def _log_dropped(self, problem: Busy) -> None:
+        if isinstance(self.app, Server):
+            self.app.refused(problem)
 
     def on_message_begin(self) -> None:
         """Process the start of a head."""
@@ -115,6 +149,7 @@ class Connection(HttpToolsProtocol):
             self.cycle = self._direct  # type: ignore[assignment]  # it has all that uvicorn uses of a cycle
         else:
             super().on_headers_complete()
+        self.headers = []  # trailers are no headers: a request keeps those of its head
 
     def _may_be_direct(self, headers: dict[bytes, bytes]) -> bool:
         """Return whether a request is a usual one, which differs only in its body from others of its route."""
@@ -205,10 +240,10 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
-        """Start the timer after which a connection ends whose client does not read its output."""
+        """Stop reading, and start the timer after which a connection ends whose client does not read its output."""
         super().pause_writing()
-        limits = self.app.limits if isinstance(self.app, Server) else DEFAULT_LIMITS
-        self._unread = self.loop.call_later(limits.answer_seconds, self.transport.abort)
+        self._hold_reading()
+        self._unread = self.loop.call_later(self._limits.answer_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Cancel that timer and start the delayed request: the client has read most of its output."""
@@ -219,16 +254,14 @@ class Connection(HttpToolsProtocol):
         if self._delayed is not None:
             delayed, self._delayed = self._delayed, None
             self._start_asgi_task(*delayed)
+        self._hold_reading()
 
     def is_gone(self, cycle: Any) -> bool:
-        """Return whether the client can no longer read a response, and abort a connection that has ended. Query the
-        socket: the loop may not have read the end yet, and does not while reading is paused for another request."""
+        """Return whether the client may have gone: it sends nothing any more. Query the socket:
+        the loop may not have read the end yet, and does not while reading is paused for another request."""
         if cycle.disconnected or self.transport.is_closing():
             return True
-        if _has_hung_up(self.transport.get_extra_info("socket")):
-            self.transport.abort()
-            cycle.disconnected = True
-        return cycle.disconnected  # type: ignore[no-any-return]
+        return _has_hung_up(self.transport.get_extra_info("socket"))
 
     def answer(self, cycle: Any, status: int, head: bytes, body: bytes) -> bool:
         """Write a whole response. Return False, with nothing written, if that is impossible now."""
@@ -256,14 +289,29 @@ class Connection(HttpToolsProtocol):
         if self._running is not None:
             self._running.body = b""  # uvicorn keeps what a refused request did not read
             self._running = None
-        if self.pipeline or self.transport.is_closing():
+        if self.transport.is_closing():
             super().on_response_complete()
             return
+        if self.pipeline:
+            self._turns.join(self.take_turn)
+            return
         self.server_state.total_requests += 1
+        if self._unparsed:
+            self._turns.join(self.take_turn)
+            return
+        if self._is_last:
+            self.transport.close()
+            return
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle is None:
             self._idle = self.loop.call_later(self.timeout_keep_alive, self._look_whether_idle)
+
+    def shutdown(self) -> None:
+        """Execute the requests that have been parsed, and end the connection."""
+        if self.cycle is None or not self.cycle.more_body:  # otherwise it is the rest of the last one
+            self._unparsed = b""
+        super().shutdown()
 
     def _look_whether_idle(self) -> None:
         left = self.timeout_keep_alive - (self.loop.time() - self._idle_since)

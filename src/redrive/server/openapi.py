@@ -52,6 +52,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     for schema in components.values():
         if "description" in schema:
             schema["description"] = _one_line(schema["description"])
+    _drop_defaults(components)
     refs = iter(schemas)
     paths = {f"/v1/{route.name}": {"post": _call(route, next(refs), next(refs))} for route in described}
     used = {_tag(route) for route in described} | {"server"}
@@ -85,6 +86,19 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _drop_defaults(schema: Any) -> None:
+    """Drop defaults that generators of clients write as code that does not compile: of references, of alternatives, and
+    objects and lists. Descriptions and the reference of settings have them."""
+    if isinstance(schema, list):
+        for each in schema:
+            _drop_defaults(each)
+    elif isinstance(schema, dict):
+        if "$ref" in schema or "anyOf" in schema or isinstance(schema.get("default"), dict | list | tuple):
+            schema.pop("default", None)
+        for each in schema.values():
+            _drop_defaults(each)
 
 
 def encoded(routes: Iterable[Route]) -> bytes:

@@ -84,7 +84,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         if self.hold is not None:
             self.hold.release_body(keeps_body=bool(self.body))
         task = asyncio.ensure_future(work)
-        listener = asyncio.ensure_future(_until_gone(self.receive))
+        listener = asyncio.ensure_future(self._until_gone(self.receive))
         try:
             self.waiting.add(task)
             await asyncio.wait((task, listener), return_when=asyncio.FIRST_COMPLETED)
@@ -98,10 +98,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
                 task.cancel()
                 await asyncio.wait((task,))
 
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect" and not (self.is_gone is not None and self.is_gone()):
+            pass
 
 
 def namespace_of(headers: Mapping[bytes, bytes]) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ctypes
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 
@@ -71,6 +76,12 @@ class NamespaceUse:
         self.idle_since = time.monotonic()
 
 
+IN_LINE = ""
+"""The name for the memory of requests in line. No token has it."""
+LONG_LINE = 16 * MIB
+"""Bytes of requests in line whose memory is returned to the system."""
+
+
 class BodyBudget:
     """The memory for bodies of concurrent requests, in bytes.
 
@@ -81,6 +92,7 @@ class BodyBudget:
     def __init__(self) -> None:
         self._all = 0
         self._by_name: dict[str, int] = {}
+        self._longest_line = 0
 
     def check(self, name: str | None, own: int, more: int, limit: int) -> None:
         """Raise `Busy` if there is no room for `more` bytes of a request that holds `own` bytes."""
@@ -91,7 +103,8 @@ class BodyBudget:
             return
         taken = self._by_name.get(name, 0)
         if taken > own and taken + more > left:
-            raise Busy(taken, f"requests of {taken:,} bytes of the token {name!a} are being executed")
+            which = "wait behind others" if name == IN_LINE else f"of the token {name!a} are being executed"
+            raise Busy(taken, f"requests of {taken:,} bytes {which}")
 
     def add(self, name: str | None, more: int) -> None:
         """Record that `more` bytes are in memory, or fewer if it is negative."""
@@ -102,6 +115,52 @@ class BodyBudget:
                 self._by_name[name] = taken
             else:
                 self._by_name.pop(name, None)
+
+    def add_line(self, more: int) -> None:
+        """Record that requests in line take `more` bytes. After the last of many, return their memory to the system:
+        the allocator would keep it, because of small objects that were created in between."""
+        self.add(IN_LINE, more)
+        taken = self._by_name.get(IN_LINE, 0)
+        if taken:
+            self._longest_line = max(self._longest_line, taken)
+            return
+        if self._longest_line >= LONG_LINE:
+            with contextlib.suppress(AttributeError, OSError, TypeError):  # other systems than Linux do not have it
+                ctypes.CDLL(None).malloc_trim(0)
+        self._longest_line = 0
+
+
+TURNS = 8
+"""Maximum turns in one cycle of the event loop."""
+
+
+class LineTurns:
+    """The turns of connections with requests in line, first come, first served.
+
+    Each cycle of the event loop gives a few, so that everything else on the loop waits for a few milliseconds at most.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
+        self._is_due = False
+
+    def join(self, take_turn: Callable[[], None]) -> None:
+        """Call that function in its turn, once."""
+        self._waiting[take_turn] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._give)
+
+    def _give(self) -> None:
+        self._is_due = False
+        try:
+            for _ in range(min(TURNS, len(self._waiting))):
+                self._waiting.popitem(last=False)[0]()
+        finally:
+            self._schedule()
 
 
 class RequestResources:

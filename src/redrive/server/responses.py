@@ -75,6 +75,13 @@ def http_error(
     return Response(status, _encode(ErrorBody(code, message, details or {})), headers=headers)
 
 
+HALF_CLOSED = http_error(
+    400,
+    "half_closed",
+    "the client has closed its sending side, as one that is gone: it is leased nothing, and does not wait; keep the "
+    "connection open until the response",
+)
+"""The response to a lease or a long poll of a client that sends nothing any more."""
 REMOVED = "removed"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from redrive.errors import InvalidInput, RequestTooLarge
+from redrive.model.text import suggest
 from redrive.server.request import JSON, MESSAGEPACK
 from redrive.server.responses import UnsupportedMediaType
 from redrive.server.route import Route
@@ -62,7 +65,45 @@ class ServedRoute:
         except RecursionError:
             raise InvalidInput(f"the request is nested too deep for {self.route.name}") from None
         except ValueError as error:  # an error of msgspec about JSON or values, or text that is not UTF-8
-            raise InvalidInput(f"the request is not what {self.route.name} takes: {error}") from None
+            problem = _problem(self.route.request_type, body, error)
+            raise InvalidInput(f"the request is not what {self.route.name} takes: {problem}") from None
+
+
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
+_ESCAPE = re.compile(
+    rb"\\(?:u(d[89ab][0-9a-f]{2})(\\ud[c-f][0-9a-f]{2})?|u(d[c-f][0-9a-f]{2})|.)", re.DOTALL | re.IGNORECASE
+)
+
+
+def _problem(kind: Any, body: bytes, error: ValueError) -> str:
+    """Return what is wrong with a request, in words about JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it has a text that is not UTF-8"
+    if not isinstance(error, msgspec.ValidationError):
+        for escape in _ESCAPE.finditer(body):
+            high, low, alone = escape.groups()
+            if alone or (high and not low):
+                return f"it has the lone surrogate {escape[0].decode()}, which UTF-8 cannot hold"
+        return str(error)
+    unknown = _UNKNOWN.search(str(error))
+    if unknown is None:
+        return str(error)
+    known = _fields_at(msgspec.inspect.type_info(kind), re.findall(r"\.(\w+)|\[", unknown["path"] or ""))
+    return f"{error}{suggest(unknown['name'], known, {})}; there are {', '.join(sorted(known))}"
+
+
+def _fields_at(kind: Any, path: Sequence[str]) -> set[str]:
+    """Return the names of the fields of the objects at a path into a type. An empty step leads to the members."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _fields_at(kind.type, path)
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return set().union(*(_fields_at(each, path) for each in kind.types))
+    if isinstance(kind, msgspec.inspect.StructType):
+        if not path:
+            return {field.encode_name for field in kind.fields}
+        return set().union(*(_fields_at(each.type, path[1:]) for each in kind.fields if each.encode_name == path[0]))
+    inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
+    return _fields_at(inner, path[1:]) if inner is not None and path else set()
 
 
 def _check_values(body: bytes, most: int) -> None:

@@ -66,6 +66,7 @@ STATUS_BY_CODE: dict[str, int] = {
 """The HTTP status of each error code. A test checks that no error is missing."""
 
 HTTP_ONLY_CODES: dict[str, int] = {
+    "half_closed": 400,
     "host_not_allowed": 403,
     "route_not_found": 404,
     "method_not_allowed": 405,

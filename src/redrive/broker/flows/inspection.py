@@ -205,7 +205,7 @@ def _words(name: str, value: Any) -> str:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise InvalidInput(f"{name} is True or False, not {short_repr(value, 40)}")
+        raise InvalidInput(f"{name} is true or false, not {short_repr(value, 40)}")
     return value
 
 

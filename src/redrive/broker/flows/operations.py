@@ -134,7 +134,7 @@ def undo_operation(core: Core, id: str, actor: str | None) -> Flow[Operation]:
     if done.verb not in REVERSE:
         raise InvalidInput(f"{done.verb} cannot be undone; {', '.join(sorted(REVERSE))} can")
     if not done.ended:
-        raise InvalidInput(f"operation {id} is {done.status}; cancel_operation() it first, then undo what it did")
+        raise InvalidInput(f"operation {id} is {done.status}; cancel it first, then undo what it did")
     verb, status = REVERSE[done.verb]
     filter = Filter(status=status, operation=done.id)
     expected = yield from count_all(filter)

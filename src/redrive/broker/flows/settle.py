@@ -75,7 +75,9 @@ def release(
     pause = parse_duration(delay, "delay")
     if not flag("counted", counted):
         if pause:
-            raise InvalidInput("an item that never ran takes its old place immediately: a delay needs counted=True")
+            raise InvalidInput(
+                "an item that never ran takes its old place immediately: a delay needs that it is counted"
+            )
         settled: Settled = yield from commit_call(ReturnLease(token_of(lease), note, of))
         return settled
     held = yield from _held(lease, of)

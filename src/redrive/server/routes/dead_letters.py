@@ -83,10 +83,10 @@ async def groups_view(request: Request, groups: Sequence[Group]) -> dict[str, An
 class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Redrive dead letters: those with the given ids immediately, or all that match, as an operation."""
 
-    set_payload: Annotated[
+    new_payload: Annotated[
         Any | msgspec.UnsetType, msgspec.Meta(description="With ids: a JSON value instead of the payload.")
     ] = msgspec.UNSET
-    set_headers: Annotated[
+    new_headers: Annotated[
         dict[str, str] | None, msgspec.Meta(description="With ids: headers instead of those of the item.")
     ] = None
     patch: Annotated[
@@ -97,16 +97,16 @@ class RedriveDeadCall(BulkRedrive, frozen=True, kw_only=True, forbid_unknown_fie
 
 async def redrive(request: Request, call: RedriveDeadCall) -> Any:
     """Redrive dead letters."""
-    edited = call.set_payload is not msgspec.UNSET or call.set_headers is not None or call.patch is not None
+    edited = call.new_payload is not msgspec.UNSET or call.new_headers is not None or call.patch is not None
     if not call.only_ids:
         if edited or call.force:
-            raise InvalidInput("set_payload, set_headers, patch and force are for items that are named by their ids")
+            raise InvalidInput("new_payload, new_headers, patch and force are for items that are named by their ids")
         return await change_many(request, "redrive", call)
     results = await request.broker.redrive(
         _listed(request, call),
         to=call.to,
-        payload=... if call.set_payload is msgspec.UNSET else call.set_payload,
-        headers=... if call.set_headers is None else call.set_headers,
+        payload=... if call.new_payload is msgspec.UNSET else call.new_payload,
+        headers=... if call.new_headers is None else call.new_headers,
         edit=call.patch,
         actor=call.actor,
         force=call.force,

@@ -117,7 +117,9 @@ class QueueConformance(Suite):
             broker.update_queue("jobs", retry={"attempts": 6})
 
     def test_unknown_queue_is_named_with_what_to_do(self, broker: Broker) -> None:
-        text = "queue 'nowhere' does not exist; create it first, or correct the name; list_queues() gives all there are"
+        text = (
+            "queue 'nowhere' does not exist; create it first, or correct the name; the list of queues has all there are"
+        )
         for call in (
             lambda: broker.get_queue("nowhere"),
             lambda: broker.update_queue("nowhere", max_size=1),
