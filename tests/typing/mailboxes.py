@@ -1,6 +1,5 @@
 """How type checkers see mailboxes. Checked, not run: a line that is marked must be refused, every other accepted."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_type
 
@@ -25,7 +24,7 @@ def blocking(broker: Broker) -> None:
     assert_type(questions, Mailbox[Question, int])
     assert_type(questions.send(Question("?")), str)
     assert_type(questions.request(Question("?"), "5s"), int)
-    assert_type(questions.receive(), Sequence[Message[Question, int]])
+    assert_type(questions.receive(), list[Message[Question, int]])
     for message in questions.receive(max_messages=2):
         assert_type(message.body, Question)
         message.reply(1)
@@ -44,6 +43,6 @@ def blocking(broker: Broker) -> None:
 async def on_a_loop(broker: AsyncBroker) -> None:
     questions = AsyncMailbox(broker, "questions", body=Question, reply=int)
     assert_type(await questions.request(Question("?")), int)
-    assert_type(await questions.receive(), Sequence[AsyncMessage[Question, int]])
+    assert_type(await questions.receive(), list[AsyncMessage[Question, int]])
     await (await questions.receive())[0].acknowledge(reply="one")  # type: ignore[arg-type]
     Mailbox(broker, "questions")  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ class Turn:
             try:
                 run(self._core, unregister(SUSPECTS_KIND, self._queue))
             except RedriveError as error:  # then it expires
-                _log.warning("turn_not_released", queue=self._queue, error=str(error))
+                _log.warning("suspects_turn_not_released", queue=self._queue, error=str(error))
 
     def _register(self) -> None:
         pause = GATHER_TIME
@@ -97,7 +97,7 @@ class Turn:
                 self._version, pause = registered.version, TURN_TIMEOUT // 3
                 self._until = Instant(registered.at + TURN_TIMEOUT)
         except RedriveError as error:
-            _log.warning("turn_not_taken", queue=self._queue, error=str(error))
+            _log.warning("suspects_turn_not_taken", queue=self._queue, error=str(error))
         self._ask_at = Instant(self._core.clock.now() + pause)
 
 
