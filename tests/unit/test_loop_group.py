@@ -1,6 +1,8 @@
 """Loops in the threads of one process: health checks, a watchdog, one shutdown."""
 
+import asyncio
 import contextlib
+import contextvars
 import json
 import logging
 import os
@@ -16,9 +18,10 @@ from typing import Any
 import pytest
 from tests.until import until
 
-from redrive import Broker, Status, connect
+from redrive import AsyncBroker, Broker, Status, connect
 from redrive.errors import InvalidInput, OutcomeUnknown, StoreUnavailable
 from redrive.mailbox import (
+    AsyncMailbox,
     DeadLetter,
     DLQPolicy,
     InvalidParameterError,
@@ -223,6 +226,49 @@ def test_suspect_is_handled_alone(broker: Broker) -> None:
         go.set()
         until(lambda: len(calls) == 3)
         until(lambda: broker.count(ids=[suspect, *ordinary], status=None) == 0)
+
+
+@pytest.mark.parametrize("suspect", ["outer", "inner"])
+def test_handler_that_awaits_another_loop_does_not_wait_for_ever_beside_a_suspect(broker: Broker, suspect: str) -> None:
+    inner = loop_on(broker, "inner")
+
+    async def ask_twice(text: str) -> int:
+        asked = AsyncMailbox[Ask, Answer](AsyncBroker(broker.core), "inner", body=Ask, reply=Answer)
+        answers = await asyncio.gather(*(asked.request(MainLoopRequest(text), "20s") for _ in range(2)))
+        return sum(answer.output or 0 for answer in answers)
+
+    outer = loop_on(broker, "outer", ask_twice)
+    loops = {"outer": outer, "inner": inner}
+    ids = [loops[suspect].mailbox.send(MainLoopRequest("abc"))]
+    broker.report_lost(broker.lease(suspect)[0], "its worker was killed")
+    if suspect == "inner":
+        ids.append(outer.mailbox.send(MainLoopRequest("abc")))
+    with Running(LoopGroup([outer, inner])):
+        until(lambda: broker.count(ids=ids, status=None) == 0)
+        assert not inner._turns._handling
+        assert not inner._turns._with_suspects
+
+
+def test_what_a_handler_left_behind_does_not_keep_the_turn_of_its_loop(broker: Broker) -> None:
+    left = list[threading.Thread]()
+    inner = loop_on(broker, "inner")
+
+    def leave(text: str) -> int:
+        run = contextvars.copy_context().run
+        left.append(threading.Thread(target=run, args=(inner.mailbox.request, MainLoopRequest(text))))
+        left[0].start()
+        return 1
+
+    outer = loop_on(broker, "outer", leave)
+    first = outer.mailbox.send(MainLoopRequest("abc"))
+    broker.report_lost(broker.lease("outer")[0], "its worker was killed")
+    with Running(LoopGroup([outer])):
+        until(lambda: broker.count(ids=[first], status=None) == 0)
+        with Running(LoopGroup([inner])):
+            left[0].join(30)
+        assert not left[0].is_alive()
+        assert not outer._turns._handling
+        assert not outer._turns._with_suspects
 
 
 def test_loop_on_a_mailbox_that_is_closed_ends(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
@@ -56,6 +57,8 @@ RESULT_GRACE = MINUTE
 _LONGEST_RESULT = 30 * DAY
 DEAD_LETTER_SETTINGS: QueueOptions = {"max_attempts": 0, "max_losses": 5}
 """The settings of a dead-letter mailbox: a letter dies there only if it kills its consumers."""
+during_wait: ContextVar[Callable[[], AbstractContextManager[None]]] = ContextVar("during_wait", default=nullcontext)
+"""What the handler of a loop does while it waits for a message: others may run then."""
 _SHORTEST = 1
 """The shortest lease, in microseconds: it expires immediately."""
 
@@ -137,7 +140,8 @@ def receive(
     end = core.clock.now() + wait
     timeout = visibility or DEFAULT_VISIBILITY_SECONDS * SECOND
     while True:
-        leases = yield from deliveries.lease_checked(core, queue, limit, wait, timeout, worker, is_closed)
+        with during_wait.get()() if wait else nullcontext():
+            leases = yield from deliveries.lease_checked(core, queue, limit, wait, timeout, worker, is_closed)
         delivered: list[Delivered] = []
         for lease in leases:
             try:
@@ -244,7 +248,8 @@ def request(core: Core, queue: str, reply: BodyType[T], item: NewItem, timeout: 
     count = core.notify.result_count
     id = yield from send(queue, item)
     is_new = item.idempotency_key is None  # otherwise the item may have been put, and have ended, before this call
-    result = yield from await_result(core, queue, id, timeout, count if is_new else None)
+    with during_wait.get()():
+        result = yield from await_result(core, queue, id, timeout, count if is_new else None)
     return reply.decode(result.payload, result.content_type)
 
 

@@ -6,13 +6,16 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from redrive.broker.background_thread import BackgroundThread
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS
 from redrive.errors import InvalidInput, RedriveError
+from redrive.mailbox.flows import during_wait
 from redrive.mailbox.loop_types import check_visibility, default_backoff
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, ReceiptHandleExpiredError
@@ -108,6 +111,8 @@ class Turns:
         self._handling: set[object] = set()
         self._with_suspects: set[object] = set()
         """Loops with a suspect, which waits or is handled. Until it has ended, no other message is handled."""
+        self._waits = Counter[object]()
+        """The waits of the handlers of loops."""
 
     def begin(self, loop: object, is_suspect: bool, is_stopped: Callable[[], bool]) -> bool:
         """Wait for the turn of a loop. Returns False if the loop was stopped before."""
@@ -119,7 +124,24 @@ class Turns:
                     self._handling.add(loop)
                     return True
                 self._changed.wait(WAIT_SLICE_SECONDS)
+            self._with_suspects.discard(loop)
             return False
+
+    @contextlib.contextmanager
+    def paused(self, loop: object, is_suspect: bool, is_stopped: Callable[[], bool]) -> Iterator[None]:
+        """Give up the turn of a loop while its handler waits: for what another loop of the process sends, perhaps. A
+        handler may wait for several things together."""
+        with self._changed:
+            self._waits[loop] += 1
+        self.end(loop)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waits[loop] -= 1
+                is_last = not self._waits[loop]
+            if is_last:
+                self.begin(loop, is_suspect, is_stopped)
 
     def end(self, loop: object) -> None:
         """End the turn of a loop, or its wait."""
@@ -147,6 +169,8 @@ class MessageLoop(ABC, Generic[T, R]):
         self._turns = Turns()
         """Its group sets one for all of its loops."""
         self._is_handling = False
+        self._has_ended = threading.Event()
+        """Set at the end of a turn: what the handler started, and did not wait for, does not take it again."""
         self._may_hold_more = False
         """True if the outcome of a receive or message is unknown: the loop may hold a message until it times out."""
         self._is_away = False
@@ -286,13 +310,22 @@ class MessageLoop(ABC, Generic[T, R]):
             message._return()
             return
         with VisibilityKeeper(message, visibility_timeout):
-            if not self._turns.begin(self, message._lease.suspicion > 0, self._is_stopped_in_wait):
+            is_suspect = message._lease.suspicion > 0
+            if not self._turns.begin(self, is_suspect, self._is_stopped_in_wait):
                 message._return()
                 return
             self._is_handling = True
             if self._in_flight_log is not None:
                 self._in_flight_log.begin(self._slot, message._lease.token, self.mailbox.name)
-            self.handle(message, visibility_timeout)
+            self._has_ended = has_ended = threading.Event()
+            pause = partial(
+                self._turns.paused, self, is_suspect, lambda: has_ended.is_set() or self._is_stopped_in_wait()
+            )
+            token = during_wait.set(pause)
+            try:
+                self.handle(message, visibility_timeout)
+            finally:
+                during_wait.reset(token)
 
     def _record_failure(self, message: Message[T, R], errors: Sequence[BaseException], _: float) -> None:
         if self._may_fail_of(message, errors[0]):
@@ -327,6 +360,7 @@ class MessageLoop(ABC, Generic[T, R]):
             self._completed += message._is_completed
             self._not_completed += not message._is_completed
             self._is_handling = False
+        self._has_ended.set()
         self._turns.end(self)
 
     def _go_on(self, error: BaseException, message: Message[T, R] | None = None) -> None:
