@@ -20,11 +20,11 @@ import pytest
 from tests.until import until
 
 from redrive import App, Broker, Context, Dead, Status, connect
-from redrive.broker.worker_session import Lost, open_worker_session
+from redrive.broker.worker_session import Lost, WorkerSession, open_worker_session
 from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.item_calls import LeaseItems
-from redrive.errors import Closed, Forbidden, OutcomeUnknown, StoreUnavailable
+from redrive.errors import Closed, Forbidden, ItemNotFound, OutcomeUnknown, StoreUnavailable
 from redrive.model.item import Item
 from redrive.testing.fake_clock import PATIENCE_SECONDS
 from redrive.worker import dispatcher, lease_extender, thread_runner
@@ -465,6 +465,28 @@ def test_short_lease_is_kept(app: App, broker: Broker) -> None:
     work(app, broker, concurrency=2)
     assert charged(item(broker, id, Status.COMPLETED)) == (1, 0, 0)
     assert len(runs) == 1
+
+
+def test_refusal_of_a_suspect_that_is_leased_by_its_id_does_not_end_the_worker(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def refuse(session: WorkerSession, id: str) -> None:
+        asked.append(id)
+        raise ItemNotFound(id)  # as a server answers if it has moved to a queue that the token is not for
+
+    monkeypatch.setattr(WorkerSession, "lease_by_id", refuse)
+    jobs = app.queue("jobs", max_losses=2)
+
+    @jobs.task
+    def run(number: int) -> None:
+        pass
+
+    ids = [run.put(number).id for number in range(2)]
+    broker.report_lost(broker.lease("jobs")[0], "its worker was killed")
+    work(app, broker, concurrency=2)
+    assert asked == ids[:1]
 
 
 def test_item_whose_lease_is_lost_before_it_began_does_not_run(

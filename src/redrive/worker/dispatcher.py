@@ -337,7 +337,9 @@ class Dispatcher:
         except RETRYABLE_STORE_ERRORS as problem:
             self._may_hold_unknown_leases = True
             self._trouble(problem)
-            return ()
+        except RedriveError as refusal:  # as ItemNotFound: it is in a queue that this worker may not lease from
+            _log.info("suspect_not_leased", item=id, error=str(refusal))
+        return ()
 
     def _job(self, lease: Lease) -> Job:
         name = lease.headers.get(TASK_HEADER)
