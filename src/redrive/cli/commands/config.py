@@ -171,11 +171,12 @@ def apply(file: Path | None, take_over: bool) -> None:
     found = _load(file, needs_store=find_target().source == str(project_file()))
     with open_target(create=True) as broker:
         applied = apply_file(broker, found, take_over=take_over)
+    changed = {what: getattr(applied, what) for what in ("created", "updated", "released")}
     if as_json():
-        print_json(applied)
+        print_json(changed)
         return
-    for what in ("created", "updated", "released"):
-        if names := getattr(applied, what):
+    for what, names in changed.items():
+        if names:
             print_line(f"{what:<9}{', '.join(names)}")
     if applied.is_empty:
         print_line("everything is as the file says")
