@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from redrive.telemetry import events
 
 T = TypeVar("T")
 _PAGE = 100
+_MAX_ERRORS = 100
 _log = events.logger("redrive.mailbox")
 
 
@@ -34,10 +35,11 @@ class ReplayResult:
     duplicates: int = 0
     """Dead letters with the same `dedupe` key as an older one."""
     failed: int = 0
-    """Dead letters that could not be transformed or redriven, or for which a function raised. They stay; the log says
-    why."""
+    """Dead letters that could not be transformed or redriven, or for which a function raised. They stay."""
     operation: str | None = None
     """The id of the operation, for `broker.undo_operation`; None if the letters were redriven one by one."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """The errors of those that failed, by item id: the first 100. The log has all."""
 
 
 def replay(
@@ -73,13 +75,14 @@ def replay(
     inner: BodyType[T] = BodyType("body", dlq._body_type.argument)
     counts = Counter[str]()
     seen: set[Hashable] = set()
+    errors: dict[str, str] = {}
     for item in _items(dlq, filter):
         if counts["replayed"] == limit:
             break
-        counts[_replay_one(dlq, item, inner, to, selected, transform, dedupe, seen)] += 1
+        counts[_replay_one(dlq, item, inner, to, selected, transform, dedupe, seen, errors)] += 1
         if rate is not None:
             threading.Event().wait(1 / rate)
-    return ReplayResult(counts["replayed"], counts["skipped"], counts["duplicates"], counts["failed"])
+    return ReplayResult(counts["replayed"], counts["skipped"], counts["duplicates"], counts["failed"], errors=errors)
 
 
 def _items(dlq: Mailbox[DeadLetter[T], None], filter: Filter) -> Iterator[Item]:
@@ -104,6 +107,7 @@ def _replay_one(
     transform: Callable[[T], T] | None,
     dedupe: Callable[[DeadLetter[T]], Hashable] | None,
     seen: set[Hashable],
+    errors: dict[str, str],
 ) -> str:
     """Replay one dead letter, and return the outcome: the name of a field of `ReplayResult`."""
     if item.status is Status.ACTIVE:
@@ -120,6 +124,9 @@ def _replay_one(
         payload = ... if transform is None else body.encode(transform(letter.body)).payload
         dlq._broker.redrive(item.id, to=to, payload=payload)
     except Exception as error:  # of a function too: the body of a letter that cannot be decoded is its bytes
-        _log.warning("letter_not_replayed", mailbox=dlq.name, message_id=item.id, error=safe_str(error))
+        said = f"{type(error).__name__}: {safe_str(error)}"
+        if len(errors) < _MAX_ERRORS:
+            errors[item.id] = said
+        _log.warning("letter_not_replayed", mailbox=dlq.name, message_id=item.id, error=said)
         return "failed"
     return "replayed"

@@ -94,6 +94,14 @@ class ReplayConformance(Suite):
         result = replay(dead.dead, transform=lambda body: replace(body, request=17))  # type: ignore[arg-type]
         assert (result.replayed, result.failed) == (0, 4)
         assert dead.dead.approximate_count() == 4
+        assert len(result.errors) == 4
+        assert all(": " in said for said in result.errors.values())
+
+    def test_replay_says_why_a_letter_failed(self, dead: Boxes) -> None:
+        nothing: dict[str, Any] = {}
+        result = replay(dead.dead, transform=lambda body: nothing[body.request])
+        assert sorted(result.errors.values()) == ["KeyError: 'a'", "KeyError: 'b'", "KeyError: 'b'", "KeyError: 'c'"]
+        assert set(result.errors) == {item.id for item in dead.broker.find(queue=dead.dead.name).items}
 
     def test_mailboxes_are_resolved_by_name(self, dead: Boxes) -> None:
         registry = RegistryResolver({"mine": dead.replies})
