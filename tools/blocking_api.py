@@ -27,6 +27,7 @@ RULES = (
     (r"__a(enter|exit)__", r"__\1__"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync_(?=api|broker|mailbox|message|dead)", ""),
+    (r"\basync_loops\b", "request_loop"),
     (r"\b(connect|invoke|run_blocking)_async\b", r"\1"),
     (r"\ban (?=`?(?:Broker|Mailbox|Message|DeadLetterQueue)\b)", "a "),
     (r"\bAwaitable\[(\w+)\]", r"\1"),

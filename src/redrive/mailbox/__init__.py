@@ -1,5 +1,6 @@
 """Mailboxes: typed messages with replies, on the queues of a broker."""
 
+from redrive.mailbox.async_loops import AsyncDLQConsumer, AsyncMainLoop, AsyncService
 from redrive.mailbox.async_mailbox import AsyncMailbox
 from redrive.mailbox.async_message import AsyncMessage
 from redrive.mailbox.dead_letter import DeadLetter
@@ -40,7 +41,7 @@ from redrive.mailbox.main_loop import MainLoop
 from redrive.mailbox.message import Message
 from redrive.mailbox.message_loop import LoopHeartbeat, MessageLoop
 from redrive.mailbox.replay import ReplayResult, replay
-from redrive.mailbox.request_loop import RequestLoop
+from redrive.mailbox.request_loop import RequestLoop, Service
 from redrive.mailbox.resolver import CompositeResolver, MailboxResolver, RegistryResolver, StoreResolver
 
 __all__ = [
@@ -48,8 +49,11 @@ __all__ = [
     "NON_RETRIABLE_ERRORS",
     "RETRIABLE_ERRORS",
     "Adapter",
+    "AsyncDLQConsumer",
     "AsyncMailbox",
+    "AsyncMainLoop",
     "AsyncMessage",
+    "AsyncService",
     "CompositeResolver",
     "DLQAction",
     "DLQConsumer",
@@ -90,6 +94,7 @@ __all__ = [
     "RequestTimeoutError",
     "Score",
     "SerializationError",
+    "Service",
     "StoreResolver",
     "VisibilityExpansionRequired",
     "replay",

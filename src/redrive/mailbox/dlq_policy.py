@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from redrive.broker.broker import Broker
+from redrive.mailbox.async_mailbox import AsyncMailbox
 from redrive.mailbox.loop_types import check_delivery_count
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+AnyMailbox = Mailbox[T, R] | AsyncMailbox[T, R]
 ErrorMatch = type[BaseException] | str
 """An exception type or the name of one, for types of libraries that are not imported. Subclasses match too."""
 _MATCHES = "exception types, and names of types"
@@ -40,7 +43,7 @@ class DLQPolicy(Generic[T, R]):
     after `max_delivery_count` lost leases.
     """
 
-    mailbox: Mailbox[DeadLetter[T], None]
+    mailbox: AnyMailbox[DeadLetter[T], None]
     """The mailbox that receives dead messages."""
     max_delivery_count: int = 5
     """The number of the delivery in which a failed message is dead."""
@@ -67,7 +70,7 @@ class DLQPolicy(Generic[T, R]):
             return True
         return message.delivery_count >= self.max_delivery_count
 
-    def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
+    def route(self, message: Message[T, Any], error: Exception) -> AnyMailbox[DeadLetter[T], None]:
         """Return the mailbox that receives a dead message."""
         return self.mailbox
 
@@ -76,7 +79,7 @@ class DLQPolicy(Generic[T, R]):
 class DLQRoutes(DLQPolicy[T, R]):
     """A policy with separate dead-letter mailboxes by error. Other errors go to `mailbox`."""
 
-    routes: Mapping[ErrorMatch, Mailbox[DeadLetter[T], None]] = field(default_factory=dict)
+    routes: Mapping[ErrorMatch, AnyMailbox[DeadLetter[T], None]] = field(default_factory=dict)
     """The mailbox by error. The first entry that matches the error applies."""
 
     def __post_init__(self) -> None:
@@ -86,14 +89,14 @@ class DLQRoutes(DLQPolicy[T, R]):
         for mailbox in self.routes.values():
             _check_mailbox("routes", mailbox)
 
-    def route(self, message: Message[T, Any], error: Exception) -> Mailbox[DeadLetter[T], None]:
+    def route(self, message: Message[T, Any], error: Exception) -> AnyMailbox[DeadLetter[T], None]:
         """Return the mailbox of the first route that matches the error, else `mailbox`."""
         found = (mailbox for match, mailbox in self.routes.items() if matches_any(error, frozenset({match})))
         return next(found, self.mailbox)
 
 
 def _check_mailbox(name: str, mailbox: object) -> None:
-    if not isinstance(mailbox, Mailbox):
+    if not isinstance(mailbox, Mailbox | AsyncMailbox):
         raise InvalidParameterError(name, mailbox, "a Mailbox for dead letters")
 
 
@@ -108,3 +111,23 @@ def matches_any(error: BaseException, listed: frozenset[ErrorMatch]) -> bool:
         return True
     names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}")}
     return any(match in names for match in listed if isinstance(match, str))
+
+
+class ThreadMailbox(Mailbox[T, R]):
+    """The blocking form of an `AsyncMailbox`, on the same open store. It is closed when that is."""
+
+    def __init__(self, origin: AsyncMailbox[T, R]) -> None:
+        types = origin._body_type.type, origin._reply_type.type
+        broker = Broker(origin._core)
+        super().__init__(broker, origin.name, body=types[0], reply=types[1], settings=origin._settings)
+        self._origin = origin
+
+    @property
+    def closed(self) -> bool:
+        """True if the mailbox is closed."""
+        return self._origin.closed
+
+
+def for_threads(mailbox: Mailbox[T, R] | AsyncMailbox[T, R]) -> Mailbox[T, R]:
+    """Return the blocking form of a mailbox."""
+    return ThreadMailbox(mailbox) if isinstance(mailbox, AsyncMailbox) else mailbox

@@ -33,7 +33,7 @@ from redrive.model.classify import ErrorClass
 from redrive.model.death import DeadReason
 from redrive.model.duration import DAY, MINUTE, SECOND, DurationInput, parse_duration
 from redrive.model.ids import ItemId
-from redrive.model.item import Item, Lease, Receipt, Result, Settled, Status
+from redrive.model.item import Item, Lease, Overrides, Receipt, Result, Settled, Status
 from redrive.model.judge import Dead, Verdict
 from redrive.model.limits import DEFAULT_PRIORITY, is_remote
 from redrive.model.options import MessageOptions
@@ -278,6 +278,11 @@ def error_of(mailbox: str, lease: Lease) -> RequestFailedError | None:
 def sender_headers(lease: Lease) -> dict[str, str]:
     """Return the headers of a message without the reserved ones."""
     return {name: value for name, value in lease.headers.items() if not name.startswith(RESERVED_PREFIX)}
+
+
+def delivered_once(item: NewItem) -> NewItem:
+    """Return the item of a message that is dead after its first failure, release or loss."""
+    return msgspec.structs.replace(item, overrides=Overrides(max_attempts=1), is_plain=False)
 
 
 def request_id_of(body: object) -> str | None:

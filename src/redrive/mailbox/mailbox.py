@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from redrive.broker.broker import Broker
 from redrive.broker.core import Core
@@ -27,12 +28,17 @@ from redrive.mailbox.flows import (
 from redrive.mailbox.loop_types import set_expiry
 from redrive.mailbox.mailbox_errors import InvalidParameterError, MailboxClosedError, named_errors
 from redrive.mailbox.message import Message
+from redrive.model.caller_input import flag
 from redrive.model.declaration import lists_options
 from redrive.model.duration import DurationInput
 from redrive.model.limits import split_address
 from redrive.model.options import MessageOptions
 from redrive.model.queue_options import QueueOptions
 from redrive.worker.worker import worker_name
+
+if TYPE_CHECKING:
+    from redrive.mailbox.dlq_policy import DLQPolicy
+    from redrive.mailbox.loop_types import MainLoopConfig
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,8 +147,17 @@ class Mailbox(Generic[T, R]):
         return [Message(self, each, is_finalized=not visibility) for each in delivered]
 
     @lists_options(MessageOptions)
-    def request(self, body: T, timeout: DurationInput | None = None, **options: Unpack[MessageOptions]) -> R:
+    def request(
+        self,
+        body: T,
+        timeout: DurationInput | None = None,
+        *,
+        fail_fast: bool = False,
+        **options: Unpack[MessageOptions],
+    ) -> R:
         """Send a message and return its reply. Wait up to `timeout`, or without a limit. No reply mailbox is needed.
+
+        fail_fast: the message is dead after its first failure, release or loss, instead of being delivered again.
 
         Raises RequestFailedError as soon as the message is dead, RequestTimeoutError, and ReplyMissingError if it was
         acknowledged without a reply.
@@ -150,7 +165,29 @@ class Mailbox(Generic[T, R]):
         self._open()
         with named_errors:
             item = self._message(body, options, keep_result=flows.result_timeout(timeout))
+            if flag("fail_fast", fail_fast):
+                item = flows.delivered_once(item)
             return self._run(flows.request(self._core, self.name, self._reply_type, item, timeout))
+
+    def serve(
+        self,
+        handler: Callable[[T], Any],
+        *,
+        config: MainLoopConfig | None = None,
+        dlq: DLQPolicy[T, R] | None = None,
+        max_iterations: int | None = None,
+        wait_time_seconds: float = MAX_WAIT_SECONDS,
+    ) -> None:
+        """Reply to each message with what the handler returns, until the mailbox is closed, or for `max_iterations`
+        receives.
+
+        A message whose handler raises is delivered again, until it is dead: by `config`, or by the policy `dlq`. Use a
+        `Service` to run it in a `LoopGroup`, or to end it with `shutdown`.
+        """
+        from redrive.mailbox.request_loop import Service  # which imports this module
+
+        service = Service(self, handler, config=config, dlq=dlq)
+        service.run(max_iterations=max_iterations, wait_time_seconds=wait_time_seconds)
 
     def approximate_count(self) -> int:
         """Return the number of messages: visible, scheduled and held by consumers. In a dead-letter mailbox, also of

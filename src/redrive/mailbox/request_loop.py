@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import AccessError, InvalidInput, InvalidSetting
 from redrive.mailbox.dead_letter import qualified_name
-from redrive.mailbox.dlq_policy import DLQPolicy
+from redrive.mailbox.dlq_policy import DLQPolicy, for_threads
 from redrive.mailbox.flows import seconds
-from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired, default_backoff
+from redrive.mailbox.loop_types import MainLoopConfig, VisibilityExpansionRequired, check_function, default_backoff
 from redrive.mailbox.mailbox import Mailbox
 from redrive.mailbox.mailbox_errors import InvalidParameterError
 from redrive.mailbox.message import Message
@@ -50,8 +51,9 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
         if self._dlq is None:
             return
         broker, name = self.mailbox._broker, self.mailbox.name
-        self._dlq.mailbox._open_for_dead_letters()
-        target = self.mailbox._address(self._dlq.mailbox)
+        letters = for_threads(self._dlq.mailbox)
+        letters._open_for_dead_letters()
+        target = self.mailbox._address(letters)
         wanted: dict[str, Any] = {"max_attempts": 0, "max_losses": self._dlq.max_delivery_count, "dead_queue": target}
         present = broker.get_queue(name).settings
         differs = {key: value for key, value in wanted.items() if getattr(present, key) != value}
@@ -124,16 +126,18 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
     def _target(self, policy: DLQPolicy[T, R], message: Message[T, R], error: Any) -> str:
         """Return the address of a dead-letter mailbox: of the route, or of the policy if the route cannot be used."""
         try:
-            mailbox = policy.route(message, error)
+            mailbox = for_threads(policy.route(message, error))
             mailbox._open_for_dead_letters()
             return self.mailbox._address(mailbox)
         except BaseException as problem:
             reraise_interruption(problem)
             _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
-            return self.mailbox._address(policy.mailbox)
+            return self.mailbox._address(for_threads(policy.mailbox))
 
     def _is_dead(self, message: Message[T, R], error: Any) -> bool:
-        policy = self._dlq
+        policy, allowed = self._dlq, message._lease.overrides.max_attempts
+        if allowed and message.delivery_count >= allowed:
+            return True
         if policy is None:
             return message.delivery_count >= self.config.max_delivery_count
         for rule in (policy.should_dead_letter, partial(DLQPolicy.should_dead_letter, policy)):
@@ -143,6 +147,28 @@ class RequestLoop(MessageLoop[T, R], Generic[T, R]):
                 reraise_interruption(problem)
                 _log.exception("dlq_policy_failed", mailbox=self.mailbox.name, message_id=message.id)
         return message.delivery_count >= policy.max_delivery_count
+
+
+class Service(RequestLoop[T, R], Generic[T, R]):
+    """A loop that replies to each message with what a function of its body returns, without wrappers of requests and
+    results. `mailbox.serve` runs one; a `LoopGroup` takes several. The function may be a coroutine function."""
+
+    def __init__(
+        self,
+        requests: Mailbox[T, R],
+        handler: Callable[[T], Any],
+        *,
+        config: MainLoopConfig | None = None,
+        dlq: DLQPolicy[T, R] | None = None,
+    ) -> None:
+        super().__init__(requests, config, dlq)
+        check_function("handler", handler)
+        self._handler = handler
+
+    def respond(self, request: T) -> R:
+        """Return the reply to a message."""
+        reply: R = result_of(self._handler(request))
+        return reply
 
 
 def result_of(given: Any) -> Any:

@@ -95,6 +95,7 @@ from redrive.testing.conformance.mailbox_letters import LetterConformance, Undec
 from redrive.testing.conformance.mailbox_loops import MainLoopConformance
 from redrive.testing.conformance.mailbox_replays import EvalLoopConformance, ReplayConformance
 from redrive.testing.conformance.mailbox_replies import MailboxElsewhereConformance, MailboxReplyConformance
+from redrive.testing.conformance.mailbox_services import ServiceConformance
 from redrive.testing.conformance.mailboxes import MailboxConformance
 from redrive.testing.conformance.maintenance import (
     RetentionConformance,
@@ -236,6 +237,7 @@ class StoreConformance(
     ReplayConformance,
     LetterConformance,
     UndecodableConformance,
+    ServiceConformance,
     DeadLetterQueueConformance,
     ManualRetryConformance,
     CaptureFileConformance,
