@@ -45,9 +45,9 @@ enabled = false
 """
 
 
-def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
+def applied(broker: Broker, text: str, file: Path = FILE, *, take_over: bool = False) -> ApplyResult:
     """Apply the text of a file."""
-    return apply(broker, parse(text, file))
+    return apply(broker, parse(text, file), take_over=take_over)
 
 
 def registered(broker: Broker) -> dict[str, bytes]:
@@ -135,10 +135,15 @@ class CaptureFileConformance(Suite):
         assert settings_of(broker) == CaptureSettings()
         assert len(DeadLetterQueue(broker).list_tasks()) == 1
 
-    def test_other_file_takes_capture_settings_over_and_the_first_removes_nothing(self, broker: Broker) -> None:
+    def test_other_file_takes_capture_settings_over_on_request_and_the_first_removes_nothing(
+        self, broker: Broker
+    ) -> None:
         other = Path("/srv/old/redrive.toml")
         applied(broker, "[capture]\nmax_size = 100\n", other)
-        applied(broker, "[capture]\nmax_size = 200\n")
+        with pytest.raises(InvalidConfig, match=r"/srv/old/redrive\.toml"):
+            applied(broker, "[capture]\nmax_size = 200\n")
+        assert settings_of(broker).max_size == 100
+        applied(broker, "[capture]\nmax_size = 200\n", take_over=True)
         assert applied(broker, "", other).is_empty
         assert settings_of(broker).max_size == 200
 

@@ -21,9 +21,9 @@ from redrive.testing.fake_clock import FakeClock
 FILE = Path("/srv/shop/redrive.toml")
 
 
-def applied(broker: Broker, text: str, file: Path = FILE) -> ApplyResult:
+def applied(broker: Broker, text: str, file: Path = FILE, *, take_over: bool = False) -> ApplyResult:
     """Apply the text of a file."""
-    return apply(broker, parse(text, file))
+    return apply(broker, parse(text, file), take_over=take_over)
 
 
 def settings_of(broker: Broker) -> dict[str, Any]:
@@ -104,9 +104,12 @@ class ManagedConformance(Suite):
         assert (settings.max_size, settings.retry.attempts, settings.lease_timeout) == (5, 0, MINUTE)
         broker.update_queue("emails", lease_timeout="3m")
 
-    def test_other_file_takes_a_queue_over(self, broker: Broker) -> None:
+    def test_other_file_takes_a_queue_over_only_on_request(self, broker: Broker) -> None:
         applied(broker, "[queue.emails]\nmax_size = 5\n", Path("/srv/old/redrive.toml"))
-        applied(broker, "[queue.emails]\nmax_size = 6\n")
+        with pytest.raises(InvalidConfig, match=r"/srv/old/redrive\.toml"):
+            applied(broker, "[queue.emails]\nmax_size = 6\n")
+        assert broker.get_queue("emails").settings.max_size == 5
+        applied(broker, "[queue.emails]\nmax_size = 6\n", take_over=True)
         with pytest.raises(InvalidSetting, match="/srv/shop"):
             broker.update_queue("emails", max_size=7)
         assert applied(broker, "", Path("/srv/old/redrive.toml")).is_empty
