@@ -251,6 +251,53 @@ def test_object_of_a_method_is_the_object_itself(dlq: DeadLetterQueue) -> None:
     assert seen[0] is shop
 
 
+class Mapped:
+    """An attribute as of an ORM, whose state a copy of the object has in common with it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, record: Any, owner: type) -> Any:
+        if record is None:
+            raise AttributeError(self.name)
+        return record.state[self.name]
+
+    def __set__(self, record: Any, value: Any) -> None:
+        vars(record).setdefault("state", {})[self.name] = value
+
+
+@dataclass
+class Row:
+    id: int
+    lines: list[int] = Mapped()  # type: ignore[assignment]  # as a declarative mapping does
+
+
+def test_call_does_not_write_to_an_object_whose_attributes_are_descriptors(dlq: DeadLetterQueue) -> None:
+    @dlq.guard
+    def give(row: Row) -> Row:
+        return row
+
+    lines = [1, 2]
+    row = give(Row(1, lines))
+    assert row.lines is lines
+
+
+@dataclass(slots=True)
+class Slotted:
+    id: int
+    lines: list[int]
+
+
+@dataclass
+class Mixed(Slotted):
+    tags: list[str]
+
+
+def test_copy_has_the_slots_and_the_other_fields_of_a_record(dlq: DeadLetterQueue) -> None:
+    found = retried(dlq, Mixed, Mixed(1, [1], ["a"]), spoil=lambda given: (given.lines.clear(), given.tags.clear()))
+    assert found == Mixed(1, [1], ["a"])
+
+
 @pytest.mark.parametrize("make", [lambda: Sneaky([1]), lambda: object(), lambda: [[...]], lambda: deep()])
 def test_call_is_not_touched_by_arguments_that_cannot_be_copied(dlq: DeadLetterQueue, make: Callable[[], Any]) -> None:
     @dlq.guard

@@ -6,9 +6,10 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from types import MemberDescriptorType
 from typing import Any
 from uuid import UUID
 
@@ -55,15 +56,23 @@ def _copied(value: Any) -> Any:
         return tuple.__new__(kind, [_copied(each) for each in tuple.__iter__(value)])
     if issubclass(kind, set | bytearray):
         return set(set.__iter__(value)) if issubclass(kind, set) else bytearray(value)
-    names = fields_of(kind)  # type: ignore[arg-type]  # mypy does not see that a class is hashable
+    return _copied_record(value, fields_of(kind))  # type: ignore[arg-type]  # mypy does not see that it is hashable
+
+
+def _copied_record(value: Any, names: Sequence[str]) -> Any:
+    """Return a copy of a record. Other descriptors than slots are not called: those of an ORM write to the original."""
     record = copy.copy(value) if names else value
+    held: dict[str, Any] = getattr(record, "__dict__", {})
     for name in names:
-        field = getattr(value, name)
-        if (copied := _copied(field)) is not field:
-            if isinstance(record, msgspec.Struct):
-                msgspec.structs.force_setattr(record, name, copied)
-            else:
-                object.__setattr__(record, name, copied)
+        if name in held:
+            held[name] = _copied(held[name])
+        elif isinstance(getattr(type(value), name, None), MemberDescriptorType):
+            field = getattr(value, name)
+            if (copied := _copied(field)) is not field:
+                if isinstance(record, msgspec.Struct):
+                    msgspec.structs.force_setattr(record, name, copied)
+                else:
+                    object.__setattr__(record, name, copied)
     return record
 
 
