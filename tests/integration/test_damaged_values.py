@@ -3,7 +3,9 @@ is shown as damaged, skipped and counted."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +14,12 @@ import psycopg
 import pytest
 from tests.servers.mounted import Mounts
 from tests.servers.redis import Server
+from tests.until import until
 
 from redrive import Broker, Item, connect, connect_async
+from redrive.broker.maintenance import LONGEST_PAUSE
 from redrive.cli.commands import doctor
+from redrive.clock import Instant
 from redrive.contract.admin_calls import ManualChange
 from redrive.errors import RedriveError, StoreDamaged
 from redrive.model.gate import DAMAGED_GATE
@@ -317,3 +322,53 @@ def test_item_whose_content_is_damaged_in_redis_is_given_to_no_worker(
         with redis_server.client() as client:
             damage_key(client, keys, "c", digits(short(parse_id(first)[0])), b"\xc1")
         assert [lease.id for lease in broker.lease("mails", 2)] == [second]
+
+
+PAUSES = 30
+KEY_OF_DUE = {"operation": "operations", "item that expires": "c", "leased item": "s"}
+
+
+class LeapingClock(FakeClock):
+    """A clock in which each wait of the maintenance ends when it is due, and is counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[int] = []
+
+    def wait(self, event: threading.Event, until: Instant | None) -> None:
+        if until is None or event.is_set() or len(self.pauses) == PAUSES:
+            event.wait()
+            return
+        pause = max(0, until - self.now())
+        self.pauses.append(pause)
+        self.advance(timedelta(microseconds=pause))
+
+
+@pytest.mark.parametrize("damaged", ["operation", "item that expires", "leased item"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres_store", "redis_store"])
+def test_maintenance_pauses_for_longer_and_longer_while_damage_stays_due(
+    kind: str, damaged: str, request: pytest.FixtureRequest, redis_server: Server
+) -> None:
+    store: Prepared = request.getfixturevalue(kind)
+    with opened(store.url) as broker:
+        broker.run_operation(broker.list_operations()[0].id)
+        broker.create_queue("mails", lease_timeout="1s")
+        item = broker.put("mails", 1, headers={"a": "b"}, expire_timeout="1s" if damaged == "item that expires" else None).id
+        if damaged == "operation":
+            broker.start_operation("redrive", queue="jobs")
+        elif damaged == "leased item":
+            broker.lease("mails")
+    if kind == "redis_store":
+        keys = Keys(store.url.partition("prefix=")[2], "default")
+        with redis_server.client() as client:
+            body = digits(short(parse_id(item)[0]))
+            damage_key(client, keys, KEY_OF_DUE[damaged], body, b"\xc1")
+    else:
+        column = "redrive_operation.data" if damaged == "operation" else "redrive_item.headers"
+        damage = damage_file if kind == "sqlite" else damage_postgres
+        damage(store._replace(victim=item), column, b"{" if kind == "sqlite" or damaged == "operation" else "{")
+    clock = LeapingClock()
+    clock.advance("2s")
+    with connect(store.url, clock=clock):
+        until(lambda: len(clock.pauses) == PAUSES)
+    assert clock.pauses[-20:] == [LONGEST_PAUSE] * 20

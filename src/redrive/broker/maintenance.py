@@ -43,7 +43,8 @@ LONGEST_PAUSE = SECOND
 CLOSING_PAUSE = MINUTE
 """Time between two searches for moves that were not closed."""
 SHORTEST_PAUSE = 10 * MILLISECOND
-"""Minimum time between two steps, even if something stays due because it cannot be settled."""
+"""Minimum time between two steps. It doubles while the same stays due and nothing changes: what is damaged, for
+example, cannot be settled."""
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True):
@@ -70,6 +71,9 @@ class MaintenanceResult(msgspec.Struct, frozen=True):
         return (
             max(self.promoted, self.lost + self.expired, self.removed, self.operated, self.guarded) >= MAINTENANCE_BATCH
         )
+
+
+_NOTHING = MaintenanceResult()
 
 
 def run_maintenance(core: Core, *, clean: bool = True, move: bool = True) -> Flow[MaintenanceResult]:
@@ -211,6 +215,7 @@ class MaintenanceThread:
     def _loop(self) -> None:
         clock = self._core.clock
         cleaned_at = Instant(0)
+        overdue, pause = None, SHORTEST_PAUSE
         while not self._closed:
             now = clock.now()
             next_at = Instant(now + LONGEST_PAUSE)
@@ -225,7 +230,10 @@ class MaintenanceThread:
                     continue
                 due = run(self._core, run_query(GetNextDue()))
                 if due is not None:
-                    next_at = max(min(next_at, due), Instant(now + SHORTEST_PAUSE))
+                    is_stuck = due == overdue and upkeep == _NOTHING
+                    pause = min(2 * pause, LONGEST_PAUSE) if is_stuck else SHORTEST_PAUSE
+                    next_at = max(min(next_at, due), Instant(now + pause))
+                overdue = due if due is not None and due <= now else None
             except Closed:
                 return
             except RedriveError as error:
