@@ -353,7 +353,8 @@ def test_maintenance_pauses_for_longer_and_longer_while_damage_stays_due(
     with opened(store.url) as broker:
         broker.run_operation(broker.list_operations()[0].id)
         broker.create_queue("mails", lease_timeout="1s")
-        item = broker.put("mails", 1, headers={"a": "b"}, expire_timeout="1s" if damaged == "item that expires" else None).id
+        timeout = "1s" if damaged == "item that expires" else None
+        item = broker.put("mails", 1, headers={"a": "b"}, expire_timeout=timeout).id
         if damaged == "operation":
             broker.start_operation("redrive", queue="jobs")
         elif damaged == "leased item":

@@ -149,6 +149,8 @@ class SQLiteStore:
                 return tuple(f"The store {self._path} is damaged: {problem}" for problem in find_problems(connection))
         except NotAStore as error:
             return (str(error),)
+        except UnicodeDecodeError as error:
+            return (f"The store {self._path} is damaged: {error}",)
 
     def reopen(self) -> None:
         self._engine.reopen()
