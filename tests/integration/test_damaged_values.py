@@ -17,11 +17,15 @@ from tests.servers.redis import Server
 from tests.until import until
 
 from redrive import Broker, Item, connect, connect_async
-from redrive.broker.maintenance import LONGEST_PAUSE
+from redrive.broker.core import Core
+from redrive.broker.flow import Flow
+from redrive.broker.flows import deliveries
+from redrive.broker.maintenance import LONGEST_PAUSE, settle_overdue
 from redrive.cli.commands import doctor
 from redrive.clock import Instant
 from redrive.contract.admin_calls import ManualChange
 from redrive.errors import RedriveError, StoreDamaged
+from redrive.model.duration import MILLISECOND
 from redrive.model.gate import DAMAGED_GATE
 from redrive.model.ids import ItemId, parse_id
 from redrive.model.item import Status
@@ -329,17 +333,18 @@ KEY_OF_DUE = {"operation": "operations", "item that expires": "c", "leased item"
 
 
 class LeapingClock(FakeClock):
-    """A clock in which each wait of the maintenance ends when it is due, and is counted."""
+    """A clock in which each wait ends when it is due, and is counted, up to a limit."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
         self.pauses: list[int] = []
+        self._limit = limit
 
     def wait(self, event: threading.Event, until: Instant | None) -> None:
-        if until is None or event.is_set() or len(self.pauses) == PAUSES:
+        if until is None or event.is_set() or len(self.pauses) == self._limit:
             event.wait()
             return
-        pause = max(0, until - self.now())
+        pause = max(10 * MILLISECOND, until - self.now())
         self.pauses.append(pause)
         self.advance(timedelta(microseconds=pause))
 
@@ -366,10 +371,36 @@ def test_maintenance_pauses_for_longer_and_longer_while_damage_stays_due(
             damage_key(client, keys, KEY_OF_DUE[damaged], body, b"\xc1")
     else:
         column = "redrive_operation.data" if damaged == "operation" else "redrive_item.headers"
-        damage = damage_file if kind == "sqlite" else damage_postgres
-        damage(store._replace(victim=item), column, b"{" if kind == "sqlite" or damaged == "operation" else "{")
-    clock = LeapingClock()
+        if kind == "sqlite":
+            damage_file(store._replace(victim=item), column, b"{")
+        else:
+            damage_postgres(store._replace(victim=item), column, b"{" if damaged == "operation" else "{")
+    clock = LeapingClock(PAUSES)
     clock.advance("2s")
     with connect(store.url, clock=clock):
         until(lambda: len(clock.pauses) == PAUSES)
     assert clock.pauses[-20:] == [LONGEST_PAUSE] * 20
+
+
+def test_lease_does_not_ask_again_and_again_while_a_damaged_item_stays_overdue(
+    redis_store: Prepared, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps: list[str | None] = []
+
+    def settle(core: Core, queue: str | None = None) -> Flow[tuple[int, int]]:
+        sweeps.append(queue)
+        assert len(sweeps) <= 10 * deliveries.MAX_SWEEPS
+        return settle_overdue(core, queue)
+
+    monkeypatch.setattr(deliveries, "settle_overdue", settle)
+    clock = LeapingClock(1_000)
+    with connect(redis_store.url, maintenance=False, clock=clock) as broker:
+        broker.create_queue("mails", lease_timeout="1s")
+        id = broker.put("mails", 1).id
+        broker.lease("mails")
+        keys = Keys(redis_store.url.partition("prefix=")[2], "default")
+        with redis_server.client() as client:
+            damage_key(client, keys, "s", digits(short(parse_id(id)[0])), b"\xc1")
+        clock.advance("2s")
+        assert broker.lease("mails", wait="3s") == []
+        assert sweeps

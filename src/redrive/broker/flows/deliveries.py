@@ -19,7 +19,7 @@ from redrive.contract.queries import GetItem, GetItemsByKey, GetResult
 from redrive.contract.replies import RESERVED_PREFIX
 from redrive.errors import InvalidInput, InvalidName, InvalidSetting, RedriveError, short_repr
 from redrive.model.caller_input import checking_input, exact_str, flag, listed
-from redrive.model.duration import DurationInput, parse_duration
+from redrive.model.duration import SECOND, DurationInput, parse_duration
 from redrive.model.ids import Token, check_id, ids_of, parse_token
 from redrive.model.item import NO_OVERRIDES, Item, KeptResult, Lease, Overrides, Result
 from redrive.model.limits import (
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 MAX_SWEEPS = 10
 """Maximum number of sweeps that a lease makes before it ignores overdue items."""
+OVERDUE_PAUSE = SECOND
+"""Minimum time before a lease that waits looks again for what it ignored, such as a damaged item."""
 
 
 def new_item(
@@ -177,8 +179,10 @@ def lease_checked(
                 continue
             if leased.leases or until is None or core.clock.now() >= until or is_ended():
                 break
-            waited = True
-            woken = yield WaitForQueue(queue, ticket, Instant(until), leased.next_at)
+            waited, due = True, leased.next_at
+            if ignore_overdue and due is not None:
+                due = max(due, Instant(core.clock.now() + OVERDUE_PAUSE))
+            woken = yield WaitForQueue(queue, ticket, Instant(until), due)
             ignore_overdue, sweeps = False, 0
             if is_ended():
                 break

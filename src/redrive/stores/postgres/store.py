@@ -33,6 +33,7 @@ from redrive.stores.postgres.low_water_marks import HAS_ID, HOLDS_META, LowWater
 from redrive.stores.postgres.session import LOCK_KEYS, Session
 from redrive.stores.relational.batch import LEFT, Batch, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, write_pending
+from redrive.stores.relational.examination import find_unrelated_rows
 from redrive.stores.relational.low_water_marks import INSTANT_KINDS
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
@@ -198,7 +199,8 @@ class PostgresStore:
         return tuple(_warning(*each) for each in found if each[-1] > (LONG_PUT if each[0] else LONG_TRANSACTION))
 
     def examine(self) -> tuple[str, ...]:
-        return ()
+        problems = self._engine.read(lambda session: tuple(find_unrelated_rows(session)))
+        return tuple(f"The store {self.name} is damaged: {problem}" for problem in problems)
 
     def reopen(self) -> None:
         self._engine.reopen()
