@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAX_SWEEPS = 10
 """Maximum number of sweeps that a lease makes before it ignores overdue items."""
 OVERDUE_PAUSE = SECOND
-"""Minimum time before a lease that waits looks again for what it ignored, such as a damaged item."""
+"""Minimum time before a lease that waits checks again what it ignored, such as a damaged item."""
 
 
 def new_item(

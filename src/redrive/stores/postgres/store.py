@@ -33,11 +33,11 @@ from redrive.stores.postgres.low_water_marks import HAS_ID, HOLDS_META, LowWater
 from redrive.stores.postgres.session import LOCK_KEYS, Session
 from redrive.stores.relational.batch import LEFT, Batch, SequenceAllocator, reseed_after_fork
 from redrive.stores.relational.dispatch import execute_calls, write_pending
-from redrive.stores.relational.examination import find_unrelated_rows
 from redrive.stores.relational.low_water_marks import INSTANT_KINDS
 from redrive.stores.relational.puts import put_batch
 from redrive.stores.relational.queries import answer_query
 from redrive.stores.relational.queue_rows import NO_QUEUES, Queues
+from redrive.stores.relational.unrelated_rows import find_unrelated_rows
 from redrive.stores.rules.damage import naming_damage
 
 _BEGUN = """

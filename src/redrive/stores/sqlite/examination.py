@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 
 from redrive.clock import Instant
-from redrive.stores.relational.examination import find_unrelated_rows
+from redrive.stores.relational.unrelated_rows import find_unrelated_rows
 from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.session import Session
 
