@@ -27,7 +27,16 @@ PUTS = 40
 def stored(tmp_path: Path) -> bytes:
     """A file with items in every state, keys, histories, dead letters."""
     path = tmp_path / "jobs.db"
-    with opened(path) as broker:
+    fill(address(path))
+    return path.read_bytes()
+
+
+def address(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def fill(url: str) -> None:
+    with opened(url) as broker:
         broker.create_queue("retried", retry={"attempts": 2, "cooldown": "1h"})
         broker.create_queue("fatal", retry={"attempts": 1}, keep_completed="30d")
         for queue in ("retried", "fatal"):
@@ -44,18 +53,17 @@ def stored(tmp_path: Path) -> bytes:
                     case 2:
                         broker.release(lease)
         broker.run_maintenance()
-    return path.read_bytes()
 
 
-def opened(path: Path, after: str = "0s") -> Broker:
+def opened(url: str, after: str = "0s") -> Broker:
     clock = FakeClock()
     clock.advance(after)
-    return connect(f"sqlite:///{path}", maintenance=False, clock=clock)
+    return connect(url, maintenance=False, clock=clock)
 
 
-def inventory(path: Path) -> tuple[Any, ...]:
+def inventory(url: str) -> tuple[Any, ...]:
     """What is there, by every way to it: of each queue and status, of the counts, and what is given later."""
-    with opened(path) as broker:
+    with opened(url) as broker:
         there = Counter((item.queue, item.status) for item in broker.find(status="any", limit=1_000).items)
         each = Counter(
             (queue, status, len(broker.find(queue=queue, status=status, limit=1_000).items))
@@ -64,16 +72,16 @@ def inventory(path: Path) -> tuple[Any, ...]:
         )
         counts = [(one.queue, one.pending, one.failed, one.active, one.dead) for one in broker.list_stats()]
         groups = sorted(group.count for group in broker.groups())
-    with opened(path, after="3h") as broker:
+    with opened(url, after="3h") as broker:
         for _ in range(6):
             broker.run_maintenance()
         leased = [len(broker.lease(queue, 1_000)) for queue in ("retried", "fatal")]
     return there, each, counts, groups, leased
 
 
-def named(path: Path) -> bool:
+def named(url: str) -> bool:
     """Whether `redrive doctor` and `health()` name damage."""
-    with opened(path) as broker:
+    with opened(url) as broker:
         return bool(broker.core.store.examine()) or not broker.health().is_healthy
 
 
@@ -81,7 +89,7 @@ def missed(stored: bytes, folder: Path, flips: int) -> Iterator[tuple[int, int]]
     """Flip one bit after the other. Returns those after which something is missing, and no error or check names it."""
     path = folder / "whole.db"
     path.write_bytes(stored)
-    whole = inventory(path)
+    whole = inventory(address(path))
     chance = random.Random(len(stored))
     used = [at for at, byte in enumerate(stored) if byte]
     for number in range(flips):
@@ -91,7 +99,7 @@ def missed(stored: bytes, folder: Path, flips: int) -> Iterator[tuple[int, int]]
         path = folder / "flipped.db"
         path.write_bytes(stored[:at] + bytes([stored[at] ^ 1 << bit]) + stored[at + 1 :])
         try:
-            is_missed = not named(path) and inventory(path) != whole
+            is_missed = not named(address(path)) and inventory(address(path)) != whole
         except (StoreError, OutcomeUnknown):  # an error that names the store is never silent
             continue
         if is_missed:
@@ -122,11 +130,11 @@ def test_some_flips_lose_items_silently_if_the_file_is_not_examined(
 def test_rows_that_do_not_belong_together_are_named(stored: bytes, tmp_path: Path, damage: str, problem: str) -> None:
     path = tmp_path / "damaged.db"
     path.write_bytes(stored)
-    with opened(path) as broker:
+    with opened(address(path)) as broker:
         assert broker.core.store.examine() == ()
     with contextlib.closing(apsw.Connection(str(path))) as connection:
         connection.execute(damage)
-    with opened(path) as broker:
+    with opened(address(path)) as broker:
         assert problem in broker.core.store.examine()[0]
 
 
@@ -141,7 +149,7 @@ def test_index_that_misses_an_entry_and_a_changed_definition_are_named(stored: b
             connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
             connection.pragma("writable_schema", 1)
             connection.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, ?)", (wanted, there))
-        with opened(path) as broker:
+        with opened(address(path)) as broker:
             assert any(problem in each for each in broker.core.store.examine())
         found = Cli(f"sqlite:///{path}").json("doctor", exits=1)["checks"]
         assert {check["state"] for check in found if check["name"] == "structure"} == {"fail"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -42,7 +43,16 @@ def decode_queues(raw: Iterable[bytes]) -> dict[str, Queue]:
     """Return the queues of a namespace from the fields and values of their hash."""
     fields = iter(raw)
     stored = ((name.decode(), value) for name, value in zip(fields, fields, strict=True))
-    return {name: read_value(decode_queue, value, substitute_queue(name), tuple) for name, value in stored}
+    return {
+        name: read_value(partial(_decode_named, name), value, substitute_queue(name), tuple) for name, value in stored
+    }
+
+
+def _decode_named(name: str, raw: bytes) -> Queue:
+    queue = decode_queue(raw)
+    if queue.name != name:
+        raise ValueError(f"the value of queue {name!r} has another name")
+    return queue
 
 
 def counts_of(raw: Iterable[bytes]) -> dict[str, int]:

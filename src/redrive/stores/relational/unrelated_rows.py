@@ -19,6 +19,7 @@ _ITEMS = "(SELECT item_no, queue FROM redrive_item) AS items"
 _UNPAIRED = f"""
     SELECT (SELECT count(*) FROM (SELECT * FROM {_ITEMS} EXCEPT SELECT item_no, queue FROM {_PLACES}) AS alone),
         (SELECT count(*) FROM (SELECT item_no, queue FROM {_PLACES} EXCEPT SELECT * FROM {_ITEMS}) AS alone)"""
+_OF_NO_QUEUE = "SELECT count(*) FROM redrive_item WHERE queue NOT IN (SELECT key FROM redrive_queue)"
 _COUNTED = " UNION ALL ".join(
     f"SELECT queue, '{status}' AS status, {status} AS number FROM {table}"
     for table in ("redrive_count", "redrive_count_delta")
@@ -39,6 +40,9 @@ def find_unrelated_rows(executor: Executor) -> Iterator[str]:
         yield f"{pluralize(without_place, 'item')} in no place"
     if without_item:
         yield f"{pluralize(without_item, 'row')} of items that do not exist"
+    without_queue: int = executor.execute(_OF_NO_QUEUE).get
+    if without_queue:
+        yield f"{pluralize(without_queue, 'item')} of queues that do not exist"
     wrong: list[Any] = executor.execute(_WRONG_COUNTS).fetchall()
     for queue, status, counted, number in wrong:
         yield f"queue {queue!r} counts {counted:,} {status} items, and has {number:,}"

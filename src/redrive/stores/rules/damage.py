@@ -86,6 +86,6 @@ def naming_damage(store: str) -> Iterator[None]:
     """Raise the error of a decoder in a query as `StoreDamaged`."""
     try:
         yield
-    except UNREADABLE as error:
+    except (*UNREADABLE, AssertionError) as error:
         traceback.clear_frames(error.__traceback__)  # a frame may have a statement open
         raise StoreDamaged(store, f"{type(error).__name__}: {error}") from error
