@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -247,6 +248,27 @@ def test_handler_that_awaits_another_loop_does_not_wait_for_ever_beside_a_suspec
         until(lambda: broker.count(ids=ids, status=None) == 0)
         assert not inner._turns._handling
         assert not inner._turns._with_suspects
+
+
+@pytest.mark.parametrize("is_suspect", [True, False])
+def test_handler_on_an_event_loop_does_not_block_it_after_a_wait(is_suspect: bool) -> None:
+    turns, one, other = message_loop.Turns(), "one", "other"
+    deadline = time.monotonic() + 5
+
+    def is_stopped() -> bool:  # so that what waits, fails
+        return time.monotonic() > deadline
+
+    async def handle() -> None:
+        with turns.paused(one, is_suspect, is_stopped):
+            assert turns.begin(other, not is_suspect, is_stopped)
+        assert turns._handling == {one, other}
+
+    assert turns.begin(one, is_suspect, is_stopped)
+    asyncio.run(handle())
+    turns.end(one)
+    turns.end(other)
+    assert not turns._handling
+    assert not turns._with_suspects
 
 
 def test_what_a_handler_left_behind_does_not_keep_the_turn_of_its_loop(broker: Broker) -> None:

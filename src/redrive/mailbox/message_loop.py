@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -139,9 +140,17 @@ class Turns:
         finally:
             with self._changed:
                 self._waits[loop] -= 1
-                is_last = not self._waits[loop]
-            if is_last:
+            if not self._waits[loop]:
+                self._resume(loop, is_suspect, is_stopped)
+
+    def _resume(self, loop: object, is_suspect: bool, is_stopped: Callable[[], bool]) -> None:
+        """Take the turn again. An event loop does not wait for it: handlers that have it may run on the same one."""
+        with self._changed:
+            if asyncio._get_running_loop() is None:
                 self.begin(loop, is_suspect, is_stopped)
+            elif not is_stopped():
+                self._handling.add(loop)
+                self._with_suspects.update({loop} if is_suspect else ())
 
     def end(self, loop: object) -> None:
         """End the turn of a loop, or its wait."""
@@ -318,10 +327,8 @@ class MessageLoop(ABC, Generic[T, R]):
             if self._in_flight_log is not None:
                 self._in_flight_log.begin(self._slot, message._lease.token, self.mailbox.name)
             self._has_ended = has_ended = threading.Event()
-            pause = partial(
-                self._turns.paused, self, is_suspect, lambda: has_ended.is_set() or self._is_stopped_in_wait()
-            )
-            token = during_wait.set(pause)
+            is_over: Callable[[], bool] = lambda: has_ended.is_set() or self._is_stopped_in_wait()  # noqa: E731
+            token = during_wait.set(partial(self._turns.paused, self, is_suspect, is_over))
             try:
                 self.handle(message, visibility_timeout)
             finally:
