@@ -404,3 +404,14 @@ def test_lease_does_not_ask_again_and_again_while_a_damaged_item_stays_overdue(
         clock.advance("2s")
         assert broker.lease("mails", wait="3s") == []
         assert sweeps
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres_store"])
+def test_doctor_names_entries_of_the_feed_whose_kind_is_damaged(kind: str, request: pytest.FixtureRequest) -> None:
+    store: Prepared = request.getfixturevalue(kind)
+    if kind == "sqlite":
+        damage_file(store, "redrive_feed.kind", b"nowhere")
+    else:
+        damage_postgres(store, "redrive_feed.kind", "nowhere")
+    with opened(store.url) as broker:
+        assert any("of the feed whose kind is damaged" in problem for problem in broker.core.store.examine())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from redrive.model.feed import FeedKind
 from redrive.model.text import pluralize
 from redrive.stores.relational.session import Executor
 
@@ -20,6 +21,7 @@ _UNPAIRED = f"""
     SELECT (SELECT count(*) FROM (SELECT * FROM {_ITEMS} EXCEPT SELECT item_no, queue FROM {_PLACES}) AS alone),
         (SELECT count(*) FROM (SELECT item_no, queue FROM {_PLACES} EXCEPT SELECT * FROM {_ITEMS}) AS alone)"""
 _OF_NO_QUEUE = "SELECT count(*) FROM redrive_item WHERE queue NOT IN (SELECT key FROM redrive_queue)"
+_OF_NO_KIND = f"SELECT count(*) FROM redrive_feed WHERE kind NOT IN {tuple(kind.value for kind in FeedKind)}"
 _COUNTED = " UNION ALL ".join(
     f"SELECT queue, '{status}' AS status, {status} AS number FROM {table}"
     for table in ("redrive_count", "redrive_count_delta")
@@ -43,6 +45,9 @@ def find_unrelated_rows(executor: Executor) -> Iterator[str]:
     without_queue: int = executor.execute(_OF_NO_QUEUE).get
     if without_queue:
         yield f"{pluralize(without_queue, 'item')} of queues that do not exist"
+    without_kind: int = executor.execute(_OF_NO_KIND).get
+    if without_kind:
+        yield f"{pluralize(without_kind, 'row')} of the feed whose kind is damaged"
     wrong: list[Any] = executor.execute(_WRONG_COUNTS).fetchall()
     for queue, status, counted, number in wrong:
         yield f"queue {queue!r} counts {counted:,} {status} items, and has {number:,}"
