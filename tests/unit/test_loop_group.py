@@ -446,3 +446,79 @@ def test_no_loop_receives_before_all_are_prepared(broker: Broker) -> None:
     with pytest.raises(InvalidInput, match="give all loops of a mailbox the same dead-letter mailbox"):
         LoopGroup([first, refused]).run()
     assert broker.get(id).counters.deliveries == 0
+
+
+class Ticker:
+    """An object of a program that a group runs: no loop on a mailbox."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.running = False
+        self.ends = threading.Event()
+        self.error = error
+
+    def run(self) -> None:
+        self.running = True
+        try:
+            assert self.ends.wait(10)
+        finally:
+            self.running = False
+        if self.error is not None:
+            raise self.error
+
+    def shutdown(self, *, timeout: float) -> None:
+        self.ends.set()
+        until(lambda: timeout == 0 or not self.running)
+
+
+class Stubborn(Ticker):
+    """One whose shutdown fails the first time."""
+
+    def shutdown(self, *, timeout: float) -> None:
+        if timeout == 0:
+            raise ValueError("not now")
+        super().shutdown(timeout=timeout)
+
+
+@pytest.mark.parametrize("other", [Ticker, Stubborn])
+def test_group_runs_any_object_beside_its_loops_until_one_shutdown(broker: Broker, other: type[Ticker]) -> None:
+    loop, ticker = loop_on(broker, "work"), other()
+    group = LoopGroup([ticker, loop], watchdog_threshold=0.001, watchdog_interval=60)
+    runs = Background(group.run)
+    until(lambda: group.is_ready)
+    assert group.health()["loops"][0]["mailbox"] == "work"
+    assert group.health()["loops"][1] == {"loop": other.__name__, "running": True, "idle_seconds": None}
+    assert group.shutdown()
+    runs.result()
+    assert not loop.running
+    assert not ticker.running
+
+
+def test_error_of_any_object_ends_the_group(broker: Broker) -> None:
+    ticker = Ticker(ValueError("broken"))
+    ticker.ends.set()
+    with pytest.raises(ValueError, match="broken"):
+        LoopGroup([loop_on(broker, "work"), ticker]).run()
+
+
+def test_watchdog_sees_the_heartbeat_of_any_object(broker: Broker) -> None:
+    class Silent(Ticker):
+        """One that makes no progress."""
+
+        heartbeat = type("Heartbeat", (), {"elapsed": lambda self: 9.0})()
+
+    silent, terminated = Silent(), threading.Event()
+    group = LoopGroup([silent], watchdog_threshold=8, watchdog_interval=0.001, terminate=terminated.set)
+    group.run()
+    assert terminated.is_set()
+    assert not silent.running
+
+
+@pytest.mark.parametrize("other", [object(), Ticker, type("Half", (), {"run": len, "running": False})()])
+def test_object_that_cannot_be_run_is_refused(broker: Broker, other: Any) -> None:
+    with pytest.raises(InvalidParameterError, match="running"):
+        LoopGroup([loop_on(broker, "work"), other])
+
+
+def test_work_runs_groups_with_a_loop_on_a_mailbox_only() -> None:
+    with pytest.raises(InvalidInput, match=r"group\.run"):
+        LoopGroup([Ticker()]).make_worker(WorkerLaunch("mail:group"), None)

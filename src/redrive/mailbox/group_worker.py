@@ -123,7 +123,7 @@ class GroupWorker:
         returned = [return_leases(broker, self.name) for broker in self._group.brokers]
         return all(returned) and not self._is_receiving()
 
-    def _record_hung(self, hung: _Loops) -> None:
+    def _record_hung(self, hung: Sequence[Any]) -> None:
         """Record why the watchdog ends the process. Only messages of the hung loops are charged with a loss."""
         log = self._in_flight_log
         if log is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import inspect
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from redrive.broker.broker import Broker
 from redrive.errors import Closed, InvalidInput, RedriveError
@@ -41,6 +42,22 @@ _OTHER_OPTIONS = {
 _log = events.logger("redrive.mailbox")
 
 
+@runtime_checkable
+class Runnable(Protocol):
+    """What a group runs beside loops on mailboxes: any object with these three. With a `heartbeat`, as loops have, its
+    progress is watched."""
+
+    @property
+    def running(self) -> bool:
+        """True while a thread is in `run`."""
+
+    def run(self) -> object:
+        """Run until `shutdown`."""
+
+    def shutdown(self, *, timeout: float) -> object:
+        """Ask `run` to return, and wait for that up to `timeout` seconds. Called again after a time-out."""
+
+
 def _exit() -> None:
     faulthandler.dump_traceback()
     os._exit(HUNG_EXIT_CODE)
@@ -61,7 +78,7 @@ class LoopGroup(WorkerProgram):
 
     def __init__(
         self,
-        loops: Sequence[MessageLoop[Any, Any]],
+        loops: Sequence[MessageLoop[Any, Any] | Runnable],
         *,
         shutdown_timeout: float = 30,
         health_port: int | None = None,
@@ -74,7 +91,8 @@ class LoopGroup(WorkerProgram):
     ) -> None:
         if not loops:
             raise InvalidParameterError("loops", loops, "a list of one loop or more")
-        self.loops = tuple(loops)
+        self.loops = tuple(loop for loop in loops if isinstance(loop, MessageLoop))
+        self._others = tuple(_checked(loop) for loop in loops if not isinstance(loop, MessageLoop))
         turns = Turns()
         for loop in self.loops:
             loop._turns = turns
@@ -85,7 +103,7 @@ class LoopGroup(WorkerProgram):
         self._dlq = tuple(dlq)
         self._dlq_threshold = dlq_threshold
         self._terminate = terminate
-        self._before_terminate: Callable[[Sequence[MessageLoop[Any, Any]]], None] = lambda hung: None
+        self._before_terminate: Callable[[Sequence[MessageLoop[Any, Any] | Runnable]], None] = lambda hung: None
         self._end = threading.Event()
         self._is_signalled = False
         self._errors: list[BaseException] = []
@@ -104,6 +122,8 @@ class LoopGroup(WorkerProgram):
     def make_worker(self, launch: WorkerLaunch, in_flight_log: InFlightLog | None) -> GroupWorker:
         """Return the worker that `redrive work` runs."""
         refuse_options(launch, "a LoopGroup", _OTHER_OPTIONS)
+        if not self.loops:
+            raise InvalidInput("redrive work runs groups with a loop on a mailbox; run this one with group.run()")
         if in_flight_log is not None and len(self.loops) > in_flight_log.slots:
             raise InvalidInput(
                 f"a process runs up to {in_flight_log.slots} loops, not {len(self.loops)}; make two groups"
@@ -131,10 +151,10 @@ class LoopGroup(WorkerProgram):
     def shutdown(self, *, timeout: float | None = None) -> bool:
         """Stop all loops. Returns whether all ended within `timeout` seconds (by default `shutdown_timeout`)."""
         self._end.set()
-        for loop in self.loops:
-            loop.shutdown(timeout=0)
+        for loop in self._all:
+            self._stop(loop, 0)
         until = time.monotonic() + (self._shutdown_timeout if timeout is None else timeout)
-        return all([loop.shutdown(timeout=max(0.0, until - time.monotonic())) for loop in self.loops])
+        return all([self._stop(loop, max(0.0, until - time.monotonic())) for loop in self._all])
 
     def __enter__(self) -> Self:
         return self
@@ -150,11 +170,11 @@ class LoopGroup(WorkerProgram):
             "status": "degraded" if degraded else "healthy",
             "loops": [
                 {
-                    "mailbox": loop.mailbox.name,
-                    "running": loop.running,
-                    "idle_seconds": round(loop.heartbeat.elapsed(), 3),
+                    "mailbox" if isinstance(loop, MessageLoop) else "loop": _name(loop),
+                    "running": bool(loop.running),
+                    "idle_seconds": None if (idle := _idle_seconds(loop)) is None else round(idle, 3),
                 }
-                for loop in self.loops
+                for loop in self._all
             ],
         }
         if dlq:
@@ -164,15 +184,28 @@ class LoopGroup(WorkerProgram):
     @property
     def is_alive(self) -> bool:
         """True if every loop made progress within `watchdog_threshold` seconds, or if there is no watchdog."""
-        return all(self._makes_progress(loop) for loop in self.loops)
+        return all(self._makes_progress(loop) for loop in self._all)
 
     @property
     def is_ready(self) -> bool:
         """True if every loop runs."""
-        return all(loop.running for loop in self.loops)
+        return all(loop.running for loop in self._all)
 
-    def _makes_progress(self, loop: MessageLoop[Any, Any]) -> bool:
-        return self._threshold is None or loop.heartbeat.elapsed() < self._threshold
+    @property
+    def _all(self) -> tuple[MessageLoop[Any, Any] | Runnable, ...]:
+        return (*self.loops, *self._others)
+
+    def _makes_progress(self, loop: MessageLoop[Any, Any] | Runnable) -> bool:
+        idle = _idle_seconds(loop)
+        return self._threshold is None or idle is None or idle < self._threshold
+
+    def _stop(self, loop: MessageLoop[Any, Any] | Runnable, timeout: float) -> bool:
+        """Stop a loop. One that cannot be stopped keeps none of the others."""
+        try:
+            loop.shutdown(timeout=timeout)
+        except Exception as error:
+            _log.error("loop_failed", mailbox=_name(loop), error_type=plain_name(error), error=safe_str(error))
+        return not loop.running
 
     def _depth(self, mailbox: Mailbox[Any, Any]) -> dict[str, Any]:
         try:
@@ -185,7 +218,7 @@ class LoopGroup(WorkerProgram):
         """Serve health checks and run all loops until the end is set or a loop fails; then call `stop`."""
         threads = [
             threading.Thread(target=self._run_loop, args=(loop,), name="redrive-loop", daemon=True)
-            for loop in self.loops
+            for loop in self._all
         ]
         self._serve_health()
         try:
@@ -202,22 +235,22 @@ class LoopGroup(WorkerProgram):
         if self._errors:
             raise self._errors[0]
 
-    def _run_loop(self, loop: MessageLoop[Any, Any]) -> None:
+    def _run_loop(self, loop: MessageLoop[Any, Any] | Runnable) -> None:
         try:
-            loop._run()
+            loop._run() if isinstance(loop, MessageLoop) else loop.run()
         except BaseException as error:
             if isinstance(error, Closed) and self._end.is_set():
                 return  # the shutdown timed out, and the broker of the loop was closed
-            _log.error("loop_failed", mailbox=loop.mailbox.name, error_type=plain_name(error), error=safe_str(error))
+            _log.error("loop_failed", mailbox=_name(loop), error_type=plain_name(error), error=safe_str(error))
             self._errors.append(error)
             self._end.set()
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
         """Wait for the end. Terminate the process if a loop hangs."""
         while not self._wait(self._interval) and any(thread.is_alive() for thread in threads):
-            hung = [loop for loop in self.loops if loop.running and not self._makes_progress(loop)]
+            hung = [loop for loop in self._all if loop.running and not self._makes_progress(loop)]
             for loop in hung:
-                _log.error("loop_hung", mailbox=loop.mailbox.name, idle_seconds=round(loop.heartbeat.elapsed()))
+                _log.error("loop_hung", mailbox=_name(loop), idle_seconds=round(_idle_seconds(loop) or 0))
             if hung:
                 self._before_terminate(hung)
                 self._terminate()
@@ -272,3 +305,21 @@ class LoopGroup(WorkerProgram):
                 f"health checks cannot be served on {host}:{port}: {error}; each process needs a separate port"
             ) from error
         threading.Thread(target=self._server.serve_forever, name="redrive-health", daemon=True).start()
+
+
+def _checked(loop: Runnable) -> Runnable:
+    if not isinstance(loop, Runnable) or inspect.iscoroutinefunction(loop.run):
+        raise InvalidParameterError(
+            "a loop of the group", loop, "a loop on a mailbox, or an object with run(), shutdown(timeout=…) and running"
+        )
+    return loop
+
+
+def _name(loop: MessageLoop[Any, Any] | Runnable) -> str:
+    return loop.mailbox.name if isinstance(loop, MessageLoop) else type(loop).__name__
+
+
+def _idle_seconds(loop: MessageLoop[Any, Any] | Runnable) -> float | None:
+    """Return the seconds since its last progress, or None for an object without a heartbeat."""
+    elapsed = getattr(getattr(loop, "heartbeat", None), "elapsed", None)
+    return None if elapsed is None else elapsed()
