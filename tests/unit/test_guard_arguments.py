@@ -11,6 +11,7 @@ import enum
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
@@ -280,6 +281,48 @@ def test_call_does_not_write_to_an_object_whose_attributes_are_descriptors(dlq: 
     lines = [1, 2]
     row = give(Row(1, lines))
     assert row.lines is lines
+
+
+class Order(dict[str, Any]):
+    """A mapping of a program, with attributes and a method."""
+
+    __getattr__ = dict.__getitem__
+
+    def __init__(self, id: int, **given: Any) -> None:
+        super().__init__(id=id, **given)
+        self.__dict__["shop"] = "north"
+
+    def name(self) -> str:
+        return f"{self.__dict__['shop']}-{self.id}-{len(self['lines'])}"
+
+
+class Orders(list[Order]):
+    """A list of a program, with a method."""
+
+    def name(self) -> str:
+        return self[0].name()
+
+
+@pytest.mark.parametrize("given", [Order(7, lines=[1]), Orders([Order(7, lines=[1])])], ids=["dict", "list"])
+def test_key_is_called_with_objects_of_the_classes_of_the_caller(dlq: DeadLetterQueue, given: Any) -> None:
+    @dlq.guard(key=lambda order: order.name())
+    def pay(order: Any) -> None:
+        (order[0] if isinstance(order, Orders) else order)["lines"].clear()
+        raise ConnectionError("down")
+
+    with pytest.raises(ConnectionError) as failed:
+        pay(given)
+    assert [task.task_id for task in dlq.list_tasks()] == ["north-7-1"], failed.value.__notes__
+
+
+def test_nan_of_decimal_comes_back(dlq: DeadLetterQueue) -> None:
+    @dlq.guard
+    def price(value: Decimal) -> None:
+        raise ConnectionError("down")
+
+    with pytest.raises(ConnectionError):
+        price(Decimal("NaN"))
+    assert len(dlq.list_tasks()) == 1
 
 
 @dataclass(slots=True)

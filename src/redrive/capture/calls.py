@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -44,19 +45,36 @@ def copy_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy. Of a container of a derived class it is one of the built-in class, made without its methods."""
+    """Return a copy. One of a container of a derived class is made without its methods."""
     kind = type(value)
     if kind in _FIXED:
         return value
     if issubclass(kind, dict):
-        return {name: each if type(each) in _FIXED else _copied(each) for name, each in dict.items(value)}
+        plain = {name: each if type(each) in _FIXED else _copied(each) for name, each in dict.items(value)}
+        return plain if kind is dict else _of_class(value, plain)
     if issubclass(kind, list):
-        return [each if type(each) in _FIXED else _copied(each) for each in list.__iter__(value)]
+        items = [each if type(each) in _FIXED else _copied(each) for each in list.__iter__(value)]
+        return items if kind is list else _of_class(value, items)
     if issubclass(kind, tuple):  # a named one too
         return tuple.__new__(kind, [_copied(each) for each in tuple.__iter__(value)])
     if issubclass(kind, set | bytearray):
         return set(set.__iter__(value)) if issubclass(kind, set) else bytearray(value)
     return _copied_record(value, fields_of(kind))  # type: ignore[arg-type]  # mypy does not see that it is hashable
+
+
+def _of_class(value: dict[Any, Any] | list[Any], copied: dict[Any, Any] | list[Any]) -> Any:
+    """Return a copied dict or list as one of the class of its original, for a `key` that uses what that class has."""
+    kind: Any = type(value)
+    if isinstance(value, OrderedDict):
+        return OrderedDict(copied)  # whose order the methods of dict would lose
+    made = kind.__new__(kind)
+    if hasattr(value, "__dict__"):
+        made.__dict__.update(value.__dict__)
+    if isinstance(made, dict):
+        dict.update(made, copied)
+    else:
+        list.extend(made, copied)
+    return made
 
 
 def _copied_record(value: Any, names: Sequence[str]) -> Any:

@@ -11,6 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Union
 
@@ -342,7 +343,7 @@ def _difference(where: str, given: Any, read: Any) -> str | None:
     """Return what a value lost in JSON, and where; None if it is equal."""
     kind, came = type(given), type(read)
     try:
-        if read == given:
+        if read == given or (isinstance(given, Decimal) and given.is_nan() and str(read) == str(given)):
             return None
     except Exception as error:  # an `__eq__` of the caller
         if is_of_a_signal(error):
