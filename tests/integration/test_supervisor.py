@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.until import until
 
 from redrive import Broker, Item, Status, connect
-from redrive.broker.worker_session import Lost, open_worker_session
+from redrive.broker.worker_session import Lost, Returned, open_worker_session
 from redrive.clock import Instant
 from redrive.errors import InvalidInput, StoreError
 from redrive.model.ids import Token
@@ -31,6 +31,7 @@ from redrive.worker.crash_recovery import settle_orphans
 from redrive.worker.in_flight import InFlightLog, WorkerExit
 from redrive.worker.live_view import LiveView
 from redrive.worker.process_exit import Exit
+from redrive.worker.suspects import suspicion_of
 from redrive.worker.worker_process import AppProgram
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no supervisor without fork")
@@ -455,8 +456,25 @@ def test_suspects_that_ran_together_are_given_back(broker: Broker, in_flight_log
     for slot, lease in enumerate(lose(broker, 3)):
         in_flight_log.begin(slot, lease.token)
     assert settle_orphans(broker, in_flight_log).returned == 3
-    again = open_worker_session(broker, "gone").step([], {"jobs": 3}).leases
-    assert [(lease.losses, lease.attempts, lease.suspicion) for lease in again] == [(1, 2, 2)] * 3
+    session = open_worker_session(broker, "gone")
+    again = session.step([], {"jobs": 3}).leases
+    assert [(lease.losses, lease.attempts, suspicion_of(lease, session)) for lease in again] == [(1, 2, 2)] * 3
+
+
+def test_what_was_returned_and_redriven_before_is_given_back_as_any_suspect(
+    broker: Broker, in_flight_log: InFlightLog
+) -> None:
+    session = open_worker_session(broker, "before")
+    broker.put_many("jobs", range(3))
+    for _ in range(5):
+        session.step([(lease, Returned()) for lease in session.step([], {"jobs": 3}).leases], {})
+    for lease in session.step([], {"jobs": 3}).leases:
+        broker.bury(lease)
+        broker.redrive(lease.id)
+    for slot, lease in enumerate(lose(broker, 3)):
+        in_flight_log.begin(slot, lease.token)
+    left = settle_orphans(broker, in_flight_log)
+    assert (left.lost, left.returned) == (0, 3)
 
 
 def test_suspect_that_ran_alone_is_lost(broker: Broker, in_flight_log: InFlightLog) -> None:

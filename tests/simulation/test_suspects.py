@@ -14,8 +14,9 @@ import pytest
 from tests.sizes import THOROUGH
 
 from redrive import App, Broker, DeadReason, Status, connect
-from redrive.broker.worker_session import Completed
+from redrive.broker.worker_session import Completed, Returned, open_worker_session
 from redrive.model.failure import Failure
+from redrive.model.ids import ItemId
 from redrive.testing import FakeClock
 from redrive.worker.crash_recovery import settle_orphans
 from redrive.worker.dispatcher import Dispatcher, Ended
@@ -129,6 +130,17 @@ class Fleet:
         raise AssertionError(f"not at rest after {TICKS:,} ticks: {stats}")
 
 
+def give_past(broker: Broker, chance: random.Random, ids: Sequence[ItemId]) -> None:
+    """Let most items have been returned some times, and some of these redriven."""
+    session = open_worker_session(broker, "before")
+    for id in ids:
+        for _ in range(chance.randint(0, 5)):
+            session.step([(session.lease_by_id(id)[0], Returned(chance.choice([None, "stopped"])))], {})
+        if chance.random() < 0.5:
+            broker.bury(session.lease_by_id(id)[0])
+            broker.redrive(id)
+
+
 @pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "leases expire"])
 @pytest.mark.parametrize("max_losses", [2, 3, 5])
 def test_those_that_kill_die_and_no_other_does(tmp_path: Path, supervised: bool, max_losses: int) -> None:
@@ -142,6 +154,7 @@ def test_those_that_kill_die_and_no_other_does(tmp_path: Path, supervised: bool,
             app.create_queues(broker)
             killers = set(chance.sample(range(ITEMS), KILLERS))
             ids = [(kill if number in killers else good).put().id for number in range(ITEMS)]
+            give_past(broker, chance, ids)
             fleet = Fleet(app, broker, clock, chance, folder)
             fleet.run(supervised=supervised)
             for number, item in enumerate(map(broker.get, ids)):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from redrive import Broker, connect
-from redrive.broker.worker_session import Lost, Returned, open_worker_session
+from redrive.broker.worker_session import Lost, Outcome, Released, Returned, WorkerSession, open_worker_session
 from redrive.model.queue import QueueSettings
 from redrive.testing import FakeClock
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.runner import Job
-from redrive.worker.suspects import GATHER_TIME, TURN_TIMEOUT, Suspects, Turn, most_together
+from redrive.worker.suspects import AMBIGUOUS, GATHER_TIME, TURN_TIMEOUT, Suspects, Turn, most_together, suspicion_of
 
 SETTINGS = QueueSettings(max_attempts=0, max_losses=0)
 SLOTS = 32
@@ -32,7 +32,7 @@ def broker(clock: FakeClock) -> Iterator[Broker]:
 
 @pytest.fixture
 def suspects(broker: Broker) -> Suspects:
-    return Suspects(SLOTS, Turn(broker, "one"))
+    return Suspects(SLOTS, Turn(broker, "one"), open_worker_session(broker, "one"))
 
 
 def lost(broker: Broker, count: int, losses: int = 1) -> list[Job]:
@@ -53,7 +53,51 @@ def admit(suspects: Suspects, jobs: list[Job], clock: FakeClock, settings: Queue
 
 
 def test_fewer_run_together_after_each_loss(broker: Broker) -> None:
-    assert [most_together(lost(broker, 1, losses)[0].lease, SLOTS) for losses in range(1, 6)] == [32, 4, 1, 1, 1]
+    assert [most_together(lost(broker, 1, losses)[0].suspicion, SLOTS) for losses in range(1, 6)] == [32, 4, 1, 1, 1]
+
+
+AMBIGUOUS_RETURN = Returned(AMBIGUOUS)
+
+
+@pytest.mark.parametrize(
+    ("ends", "suspicion"),
+    [
+        ([Returned()] * 5, 0),
+        ([Returned()] * 3 + [Lost()], 1),
+        ([Returned("stopped")] * 3 + [Lost(), Returned(), Returned("stopped"), Returned(delay=1)], 1),
+        ([Released()] * 5 + ["redrive", Lost()], 1),
+        ([Lost(), AMBIGUOUS_RETURN, AMBIGUOUS_RETURN], 3),
+        ([Lost(), AMBIGUOUS_RETURN, Returned(), Lost(), Released(), AMBIGUOUS_RETURN], 4),
+        ([Lost(), AMBIGUOUS_RETURN, AMBIGUOUS_RETURN, Released(), "redrive"], 0),
+        ([Lost(), AMBIGUOUS_RETURN, AMBIGUOUS_RETURN, Released(), "redrive", Lost(), AMBIGUOUS_RETURN], 2),
+        ([Lost(), AMBIGUOUS_RETURN] + [Returned("stopped")] * 44, 46),  # the history does not have all of them
+    ],
+)
+def test_only_losses_count_and_crashes_beside_others_since_the_first(
+    broker: Broker, clock: FakeClock, ends: list[Outcome | str], suspicion: int
+) -> None:
+    session = open_worker_session(broker, "one")
+    id = broker.put("jobs", 1).id
+    for end in ends:
+        if isinstance(end, str):
+            broker.bury(session.lease_by_id(id)[0])
+            broker.redrive(id)
+        else:
+            session.step([(session.lease_by_id(id)[0], end)], {})
+    assert suspicion_of(session.lease_by_id(id)[0], session) == suspicion
+
+
+def test_only_items_that_were_lost_and_returned_or_redriven_cost_a_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(WorkerSession, "leased_item")
+    session = open_worker_session(broker, "one")
+    assert suspicion_of(lost(broker, 1)[0].lease, session) == 1
+    broker.put("jobs", 1)
+    for _ in range(3):
+        lease = session.step([], {"jobs": 1}).leases[0]
+        assert suspicion_of(lease, session) == 0
+        session.step([(lease, Returned())], {})
 
 
 def test_they_start_together_when_nothing_else_runs(suspects: Suspects, broker: Broker, clock: FakeClock) -> None:

@@ -19,12 +19,12 @@ from redrive.broker.maintenance import settle_overdue
 from redrive.clock import Instant
 from redrive.contract import Call
 from redrive.contract.item_calls import Complete, Extend, LeaseByIds, Leased, LeaseItems, Put, ReturnLease, Settle
-from redrive.contract.queries import ListWorkerLeases
+from redrive.contract.queries import GetLeasedItem, ListWorkerLeases
 from redrive.errors import Closed, OutcomeUnknown, Overloaded, RedriveError, StoreError
 from redrive.model.death import DeadReason
 from redrive.model.failure import Failure
 from redrive.model.ids import ItemId
-from redrive.model.item import Lease, Result, Settled, Status
+from redrive.model.item import Item, Lease, Result, Settled, Status
 from redrive.model.judge import Dead, OutcomeKind, RetryVerdict, Verdict, has_attempts_left
 from redrive.model.queue import Queue
 
@@ -312,6 +312,11 @@ class WorkerSession:
         """Lease one item, if it waits in its queue, due or not. Returns its lease, or nothing."""
         answers = run(self._core, commit_call(LeaseByIds((id,), self._worker)))
         return [each for each in answers if isinstance(each, Lease)]
+
+    def leased_item(self, lease: Lease) -> Item:
+        """Read an item of this worker, with its history. Raises LeaseLost."""
+        item: Item = self._core.read(GetLeasedItem(lease.token))
+        return item
 
     def list_leases(self) -> tuple[Lease, ...]:
         """Read the leases of this worker from the store: also those whose answer it never received."""

@@ -319,7 +319,7 @@ class MessageLoop(ABC, Generic[T, R]):
             message._return()
             return
         with VisibilityKeeper(message, visibility_timeout):
-            is_suspect = message._lease.suspicion > 0
+            is_suspect = message._lease.is_suspect
             if not self._turns.begin(self, is_suspect, self._is_stopped_in_wait):
                 message._return()
                 return

@@ -304,12 +304,9 @@ class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return Counters(self.deliveries, self.attempts, self.failures, self.losses, self.redrives)
 
     @property
-    def suspicion(self) -> int:
-        """0, or from the first loss on the number of deliveries that ended by a loss or were not counted.
-
-        The item is a suspect then: it may have killed its worker, and runs apart from items that are no suspects.
-        """
-        return self.losses and self.losses + self.deliveries - self.attempts
+    def is_suspect(self) -> bool:
+        """True after a loss: the item may have killed its worker, and runs apart from items that are no suspects."""
+        return self.losses > 0
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,14 @@ from __future__ import annotations
 import msgspec
 
 from redrive.broker.broker import Broker
-from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS, Lost, Outcome, Returned, open_worker_session
+from redrive.broker.worker_session import (
+    RETRYABLE_STORE_ERRORS,
+    Lost,
+    Outcome,
+    Returned,
+    WorkerSession,
+    open_worker_session,
+)
 from redrive.errors import RedriveError
 from redrive.model.item import Lease, Settled
 from redrive.model.worker_info import TASK_HEADER
@@ -18,12 +25,11 @@ from redrive.telemetry import events, tracing
 from redrive.worker.in_flight import InFlightItem, InFlightLog, WorkerExit
 from redrive.worker.outcome_report import report
 from redrive.worker.process_exit import loss
-from redrive.worker.suspects import LAST_SHARED_SUSPICION
+from redrive.worker.suspects import AMBIGUOUS, LAST_SHARED_SUSPICION, suspicion_of
 
 MAX_ROUNDS = 100
 """Queries for held leases at most. Each returns as many leases as one transaction settles."""
 STOPPED = "its worker was stopped while it ran"
-AMBIGUOUS = "its worker was lost while it ran beside other suspects"
 _log = events.logger("redrive.worker")
 
 
@@ -48,7 +54,7 @@ def settle_orphans(broker: Broker, in_flight_log: InFlightLog) -> OrphanCounts:
         if not held:
             break
         ends: list[tuple[Lease, Outcome]] = [
-            (lease, _end(lease, running.get(lease.token), worker_exit, is_shared)) for lease in held
+            (lease, _end(session, lease, running.get(lease.token), worker_exit, is_shared)) for lease in held
         ]
         settled = session.step(ends, {}).settled
         for (lease, end), result in zip(ends, settled, strict=True):
@@ -79,12 +85,18 @@ def return_leases(broker: Broker, worker: str) -> bool:
     return not any(isinstance(result, RETRYABLE_STORE_ERRORS) for result in settled)
 
 
-def _end(lease: Lease, running: InFlightItem | None, worker_exit: WorkerExit | None, is_shared: bool) -> Outcome:
+def _end(
+    session: WorkerSession,
+    lease: Lease,
+    running: InFlightItem | None,
+    worker_exit: WorkerExit | None,
+    is_shared: bool,
+) -> Outcome:
     if running is None:
         return Returned()
     if worker_exit is not None and worker_exit.by_order:
         return Returned(STOPPED)
-    if is_shared and not running.pid and 0 < lease.suspicion <= LAST_SHARED_SUSPICION:
+    if is_shared and not running.pid and 0 < suspicion_of(lease, session) <= LAST_SHARED_SUSPICION:
         return Returned(AMBIGUOUS)
     exit = None if worker_exit is None else worker_exit.exit
     return Lost(

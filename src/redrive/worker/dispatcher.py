@@ -61,7 +61,7 @@ class Dispatcher:
         self.session = open_worker_session(broker, worker)
         self._jobs: dict[str, Job] = {}
         self._ends: deque[tuple[Job, Outcome]] = deque()
-        self._suspects = Suspects(runner.slots, Turn(broker, worker))
+        self._suspects = Suspects(runner.slots, Turn(broker, worker), self.session)
         self._latest: dict[ItemId, Job] = {}
         """The latest job of each item that is leased and not settled."""
         self._parked: list[tuple[Job, Job]] = []

@@ -28,12 +28,15 @@ class Job:
         "lease_lost",
         "outcome_unknown",
         "slot",
+        "suspicion",
         "task",
         "time_limit",
     )
 
     def __init__(self, lease: Lease, task: Task[..., Any] | None, handling: HandlerSettings) -> None:
         self.lease = lease
+        self.suspicion = lease.losses and lease.losses + lease.deliveries - lease.attempts
+        """How suspect it is at most, until `suspects.suspicion_of` is known."""
         self.task = task
         """None if this program has no task of the name in the item."""
         self.handling = handling
@@ -59,7 +62,7 @@ class Job:
     @property
     def is_suspect(self) -> bool:
         """True if a worker was lost with its item before: it runs apart, so that it affects no other job."""
-        return self.lease.suspicion > 0
+        return self.lease.is_suspect
 
 
 Ended = Callable[[Job, Outcome], None]

@@ -3,24 +3,28 @@
 A suspect waits until nothing else runs in the worker. If that takes long, the worker asks for the turn of the queue,
 which one process has at a time: it starts nothing else until its suspects have run, and all others continue.
 
-Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost or
-returned, the fewer start with it, in the end none. An item that would be dead after the next loss does not wait here,
-but in its queue, and is leased by its id when the worker holds nothing else: it does not die of what another item did.
+Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost, or
+returned because it was not alone when its worker was lost, the fewer start with it, in the end none. An item that would
+be dead after the next loss does not wait here, but in its queue, and is leased by its id when the worker holds nothing:
+it does not die of what another item did.
 """
 
 from __future__ import annotations
 
+import contextlib
+
 from redrive.broker.broker import Broker
 from redrive.broker.flow import run
 from redrive.broker.flows.registrations import SUSPECTS_KIND, register, unregister
-from redrive.broker.worker_session import Outcome, Returned
+from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS, Outcome, Returned, WorkerSession
 from redrive.clock import Instant
 from redrive.contract.admin_calls import Registration
 from redrive.errors import RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.ids import ItemId
-from redrive.model.item import Lease
+from redrive.model.item import HistoryEvent, Lease
 from redrive.model.judge import Dead, OutcomeKind, count_outcome, judge
+from redrive.model.limits import HISTORY_LAST
 from redrive.model.queue import QueueSettings
 from redrive.telemetry import events
 from redrive.worker.runner import Job
@@ -33,14 +37,41 @@ ASIDE_TIME = 2 * SECOND
 """Time that one waits in its queue that has to be alone, unless a worker that holds nothing asks for it."""
 LAST_SHARED_SUSPICION = 3
 """The suspicion up to which items run with others, in a worker with enough slots."""
+AMBIGUOUS = "its worker was lost while it ran beside other suspects"
+"""The note of a return, by which the history of an item has the crashes that are not charged to it."""
 _log = events.logger("redrive.worker")
 
 
-def most_together(lease: Lease, slots: int) -> int:
+def suspicion_of(lease: Lease, session: WorkerSession) -> int:
+    """Return the number of losses of an item, and of its returns as AMBIGUOUS since the first of them.
+
+    Other returns, and all that was before a redrive, do not count. Only an item that has a loss, and had one of these,
+    costs a read. Where the read is refused or the history is too short, all of them count: such an item runs alone.
+    Raises RETRYABLE_STORE_ERRORS.
+    """
+    at_most = lease.losses + lease.deliveries - lease.attempts
+    if not lease.is_suspect or at_most == lease.losses:
+        return lease.losses
+    try:
+        history = session.leased_item(lease).history[-HISTORY_LAST:]
+    except RETRYABLE_STORE_ERRORS:
+        raise
+    except RedriveError:  # as LeaseLost
+        return at_most
+    losses = returns = 0
+    for entry in reversed(history):
+        losses += entry.event is HistoryEvent.LOST
+        returns += entry.event is HistoryEvent.RETURNED and entry.note == AMBIGUOUS
+        if losses == lease.losses:
+            return losses + returns
+    return at_most
+
+
+def most_together(suspicion: int, slots: int) -> int:
     """Return how many suspects may run in one process if this is one of them: an eighth of those of the time before."""
-    if lease.suspicion > LAST_SHARED_SUSPICION:
+    if suspicion > LAST_SHARED_SUSPICION:
         return 1
-    return max(1, slots >> 3 * (lease.suspicion - 1))
+    return max(1, slots >> 3 * (suspicion - 1))
 
 
 def would_die_of_loss(settings: QueueSettings, lease: Lease) -> bool:
@@ -104,8 +135,9 @@ class Turn:
 class Suspects:
     """The suspects that a worker has found: those that wait, and those that run. For one thread."""
 
-    def __init__(self, slots: int, turn: Turn) -> None:
+    def __init__(self, slots: int, turn: Turn, session: WorkerSession) -> None:
         self._slots = slots
+        self._session = session
         self._turn = turn
         self.waiting: list[Job] = []
         self.running: list[Job] = []
@@ -135,6 +167,8 @@ class Suspects:
         if would_die_of_loss(settings, job.lease) and held > 1:
             self._aside[job.lease.id] = job.lease.queue
             return Returned(delay=ASIDE_TIME)
+        with contextlib.suppress(*RETRYABLE_STORE_ERRORS):  # then the most that it can be counts
+            job.suspicion = suspicion_of(job.lease, self._session)
         self.waiting = sorted([*self.waiting, job], key=self._most_together, reverse=True)
         return None
 
@@ -177,4 +211,4 @@ class Suspects:
         return self.take_back()
 
     def _most_together(self, job: Job) -> int:
-        return most_together(job.lease, self._slots)
+        return most_together(job.suspicion, self._slots)
