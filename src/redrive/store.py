@@ -153,8 +153,8 @@ class Store(Protocol):
         ...
 
     def examine(self) -> tuple[str, ...]:
-        """Read everything, and return a sentence for each damage of tables and indexes. A store whose server does that
-        returns none."""
+        """Read everything, and return a sentence for each damage of tables and indexes. True beside any other work; a
+        store that is a server or in memory returns none."""
         ...
 
     def reopen(self) -> None:

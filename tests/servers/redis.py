@@ -100,7 +100,7 @@ class Server:
         self._process.send_signal(signal.SIGCONT)
 
     def log(self) -> str:
-        return (self.folder / "log").read_text()[-2000:]
+        return (self.folder / "log").read_text(errors="replace")[-2000:]
 
     def destroy(self) -> None:
         if self._process.poll() is None:

@@ -73,8 +73,8 @@ def checks(place: StoreTarget) -> tuple[Callable[[Broker], Iterator[Check]], ...
     def files(broker: Broker) -> Iterator[Check]:
         return check_files(place.url)
 
-    there = (versions, durability, *([files, structure] if place.is_sqlite else []), store)
-    return *there, clock, leases, workers, queues, operations, damage
+    stored = [] if place.is_server else [files, structure] if place.is_sqlite else [structure]
+    return versions, durability, *stored, store, clock, leases, workers, queues, operations, damage
 
 
 def _versions(place: StoreTarget, broker: Broker) -> Iterator[Check]:
@@ -118,7 +118,7 @@ def store(broker: Broker) -> Iterator[Check]:
 
 
 def structure(broker: Broker) -> Iterator[Check]:
-    """Read the whole file, and report damaged tables and indexes."""
+    """Read the whole store, and report damaged tables and indexes."""
     problems = shielded(broker.core.store.examine)
     for problem in problems:
         yield Check("structure", "fail", problem, "stop what uses the store, and restore a backup")

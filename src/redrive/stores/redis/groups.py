@@ -29,7 +29,8 @@ class Figures(msgspec.Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(Figures).decode
 
 
-def _decode_figures(raw: bytes) -> Figures:
+def decode_figures(raw: bytes) -> Figures:
+    """Return the counts of a group; none if they are damaged."""
     return read_value(_decode, raw, Figures(0, 0, 0, {}), tuple)
 
 
@@ -89,7 +90,7 @@ class RedisGroups(Groups):
         answers = self._session.fetch(*(("HGETALL", self._session.keys.of("groups", queue)) for queue in names))
         for queue, fields in zip(names, answers, strict=True):
             raw = iter(fields)
-            yield queue, {cause.decode(): _decode_figures(figures) for cause, figures in zip(raw, raw, strict=True)}
+            yield queue, {cause.decode(): decode_figures(figures) for cause, figures in zip(raw, raw, strict=True)}
 
     def _group(self, fingerprint: str, by_queue: dict[str, Figures]) -> Group | None:
         """Return the group; None if its last dead letter was removed between two reads."""
@@ -123,7 +124,7 @@ class RedisGroups(Groups):
 
     def _groups(self, queue: str) -> Hash[str, Figures]:
         key = self._session.keys.of("groups", queue)
-        return self._hashes.setdefault(queue, Hash(self._session, key, encode, _decode_figures, "groups"))
+        return self._hashes.setdefault(queue, Hash(self._session, key, encode, decode_figures, "groups"))
 
     def _key(self, dead_letter: DeadLetterKey) -> str:
         return self._session.keys.of("group", dead_letter.queue, dead_letter.fingerprint)

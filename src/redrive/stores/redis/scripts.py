@@ -42,6 +42,8 @@ FIND_PREFIX = Script.read("find_prefix")
 """Find items by the first digits of their ids."""
 WORKER_LEASES = Script.read("worker_leases")
 """Read the items that a worker has leased."""
+EXAMINE = Script.read("examine")
+"""Find items that are not whole, among the next members of an index."""
 LOCK_ACQUIRE = Script.read("lock_acquire")
 """Take the lock of the namespace."""
 LOCK_COMMIT = Script.read("lock_commit")

@@ -31,6 +31,7 @@ from redrive.errors import (
 from redrive.model.item import Receipt
 from redrive.model.queue import Queue
 from redrive.store import Commit, Durability, commit_rest
+from redrive.stores.redis.examination import find_problems
 from redrive.stores.redis.fast_path import FastPathBatch, is_fast_path
 from redrive.stores.redis.fast_path_results import ResultReader, arrivals_of
 from redrive.stores.redis.keys import FIRST_FORMAT, FORMAT, Keys
@@ -138,7 +139,11 @@ class RedisStore:
         return () if warning is None else (warning,)
 
     def examine(self) -> tuple[str, ...]:
-        return ()
+        self._check_open()
+        now = self.clock.now() if self._server_clock is None else None
+        with naming_damage(self.name):
+            problems = tuple(find_problems(self._client, self._keys, now))
+        return tuple(f"The store {self.name} is damaged: {problem}" for problem in problems)
 
     def reopen(self) -> None:
         self._client.reopen()
