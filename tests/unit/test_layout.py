@@ -18,23 +18,12 @@ FILES = {
 }
 """What is written by hand."""
 SHARED = {
-    *(
-        "store",
-        "engine",
-        "schema",
-        "examination",
-        "session",
-        "state",
-        "queue_state",
-        "indexes",
-        "tables",
-        "dispatch",
-        "queues",
-    ),
+    *("store", "engine", "schema", "session", "state", "queue_state", "indexes", "tables", "dispatch", "queues"),
     *("registrations", "puts", "leases", "settle", "verdicts", "manual_changes", "redrive", "operations", "operation"),
     *("moves", "maintenance", "queries", "feed", "find", "groups", "dead_letters", "low_water_marks", "deliveries"),
     *(
         "inspection",
+        "examination",
         "export_import",
         "retry_after",
         "retry_policy",

@@ -330,6 +330,7 @@ class UpkeepConformance(StoreSuite):
         direct.clock.advance("1s")
         assert direct.do(LeaseItems("jobs", 1)).overdue
         assert direct.lease(ignore_overdue=True)[0].payload == b"b"
+        assert direct.store.examine() == ()
         (overdue,) = direct.read(GetOverdue())
         assert (overdue.id, overdue.token, overdue.expired) == (id, None, True)
         assert direct.do(Expire(id, dead, direct.version())).status is Status.DEAD
