@@ -70,7 +70,7 @@ class TickRunner:
         while self._queued and self._free:
             job = self._queued.pop(0)
             job.slot = self._free.pop()
-            self._running[job] = self._chance.randint(1, 6)
+            self._running[job] = self._chance.randint(1, 6) if self._chance.random() < 0.98 else 60
             self._in_flight_log.begin(job.slot, job.lease.token)
         self.seen.append(list(self._running))
         for job, left in list(self._running.items()):

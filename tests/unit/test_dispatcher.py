@@ -750,6 +750,41 @@ def test_suspect_that_takes_its_time_keeps_no_other_suspect_waiting(app: App, br
         go.set()
 
 
+def test_long_job_keeps_neither_healthy_items_nor_suspects_of_other_workers_waiting(
+    app: App, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.worker.suspects.DRAIN_TIME", 100_000)
+    jobs = app.queue("jobs", lease_timeout="1h", keep_completed="1h")
+    go, runs, ran = threading.Event(), threading.Event(), list[int]()
+
+    @jobs.task
+    def long() -> None:
+        runs.set()
+        go.wait()
+
+    @jobs.task
+    def short(number: int) -> None:
+        ran.append(number)
+
+    suspect = short.put(0).id
+    lose(broker, 1)
+    broker.hold([suspect], held_by="test")
+    long.put()
+    try:
+        with Worker(app, broker=broker, concurrency=8):
+            assert runs.wait(PATIENCE_SECONDS)
+            broker.unhold(held_by="test")
+            until(lambda: any(entry.event == "returned" for entry in broker.get(suspect).history))
+            short.put_many(short.item(number) for number in range(1, 20))
+            until(lambda: len(ran) == 19)
+            with Worker(app, broker=broker, concurrency=8):
+                item(broker, suspect, Status.COMPLETED)
+            assert not go.is_set()
+            go.set()
+    finally:
+        go.set()
+
+
 # What handlers and hooks do.
 
 

@@ -8,11 +8,22 @@ import pytest
 
 from redrive import Broker, connect
 from redrive.broker.worker_session import Lost, Outcome, Released, Returned, WorkerSession, open_worker_session
+from redrive.errors import Forbidden
 from redrive.model.queue import QueueSettings
 from redrive.testing import FakeClock
 from redrive.worker.execution import HandlerSettings
 from redrive.worker.runner import Job
-from redrive.worker.suspects import AMBIGUOUS, GATHER_TIME, TURN_TIMEOUT, Suspects, Turn, most_together, suspicion_of
+from redrive.worker.suspects import (
+    AMBIGUOUS,
+    DRAIN_TIME,
+    GATHER_TIME,
+    REST_FACTOR,
+    TURN_TIMEOUT,
+    Suspects,
+    Turn,
+    most_together,
+    suspicion_of,
+)
 
 SETTINGS = QueueSettings(max_attempts=0, max_losses=0)
 SLOTS = 32
@@ -147,6 +158,70 @@ def test_others_go_on_until_the_worker_has_the_turn(suspects: Suspects, broker: 
     assert len(jobs) == 3
     for job in jobs:
         assert suspects.keep_others_out
+        suspects.end(job)
+    suspects.choose(0, clock.now())
+    assert not suspects.keep_others_out
+
+
+def test_worker_with_a_long_job_leaves_its_suspects_to_others(
+    suspects: Suspects, broker: Broker, clock: FakeClock
+) -> None:
+    jobs, late = lost(broker, 3), lost(broker, 1)[0]
+    admit(suspects, jobs, clock)
+    clock.advance(GATHER_TIME / 1_000_000)
+    suspects.choose(1, clock.now())
+    assert suspects.keep_others_out
+    assert suspects.leave_to_others(clock.now()) == []
+    clock.advance(DRAIN_TIME / 1_000_000)
+    assert suspects.choose(1, clock.now()) == []
+    assert not suspects.keep_others_out
+    left = suspects.leave_to_others(clock.now())
+    assert [job for job, _ in left] == jobs
+    assert all(isinstance(end, Returned) and end.delay for _, end in left)
+    other = Turn(broker, "other")
+    other.take("jobs")
+    assert other.is_held
+    assert isinstance(suspects.admit(late, SETTINGS, 2, clock.now()), Returned)
+    suspects.choose(0, clock.now())  # the long job has ended
+    assert suspects.admit(late, SETTINGS, 2, clock.now()) is None
+
+
+def test_long_jobs_delay_suspects_for_some_times_their_length_only(
+    suspects: Suspects, broker: Broker, clock: FakeClock
+) -> None:
+    """Each job lasts 100 s, and the next one starts unless the worker drains. It drains for a quarter of the time."""
+    job, step = lost(broker, 1)[0], 0.5
+    drained = worked = 0.0
+    left = 100.0
+    while left > 0:
+        assert drained + worked < 1000, "it starves"
+        if job not in suspects.waiting:
+            suspects.admit(job, SETTINGS, 2, clock.now())
+        assert suspects.choose(1, clock.now()) == []
+        suspects.leave_to_others(clock.now())
+        clock.advance(step)
+        if suspects.keep_others_out:
+            drained, left = drained + step, left - step
+        else:
+            worked, left = worked + step, 100.0
+        assert drained <= worked / REST_FACTOR + 200
+    assert worked >= drained
+
+
+def test_worker_that_may_not_take_the_turn_drains_without_it(
+    suspects: Suspects, broker: Broker, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Forbidden("manage", "default")  # as a server of an older version
+
+    monkeypatch.setattr("redrive.worker.suspects.register", refuse)
+    jobs = lost(broker, 3)
+    admit(suspects, jobs, clock)
+    clock.advance(GATHER_TIME / 1_000_000)
+    suspects.choose(1, clock.now())
+    assert suspects.keep_others_out
+    assert suspects.choose(0, clock.now()) == jobs
+    for job in jobs:
         suspects.end(job)
     suspects.choose(0, clock.now())
     assert not suspects.keep_others_out

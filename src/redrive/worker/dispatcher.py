@@ -324,12 +324,12 @@ class Dispatcher:
 
     def _submit_suspects(self) -> None:
         """Start suspects if nothing else runs. Until they have ended, nothing else starts."""
-        suspects = self._suspects
-        while not self._jobs and (alone := suspects.next_alone()) is not None:
+        while not self._jobs and (alone := self._suspects.next_alone()) is not None:
             self._begin(self._lease_alone(alone))
-        others = self._count_given() - sum(not job.has_ended for job in suspects.running)
-        if started := suspects.choose(others, self.session.now):
+        others = self._count_given() - sum(not job.has_ended for job in self._suspects.running)
+        if started := self._suspects.choose(others, self.session.now):
             self._runner.submit(started)
+        self._ends.extend(self._suspects.leave_to_others(self.session.now))
 
     def _lease_alone(self, id: ItemId) -> Sequence[Lease]:
         try:

@@ -1,7 +1,8 @@
 """The suspects of a worker whose jobs share a process. They run apart from all other jobs, and together as far as safe.
 
 A suspect waits until nothing else runs in the worker. If that takes long, the worker asks for the turn of the queue,
-which one process has at a time: it starts nothing else until its suspects have run, and all others continue.
+which one process has at a time: it starts nothing else until its suspects have run, and all others continue. If its
+other jobs take long, it gives up the turn, leaves the suspects to others, and tries again later and for longer.
 
 Suspects start together, so that innocent ones cost no more than a usual delivery. The more often one was lost, or
 returned because it was not alone when its worker was lost, the fewer start with it, in the end none. An item that would
@@ -19,7 +20,7 @@ from redrive.broker.flows.registrations import SUSPECTS_KIND, register, unregist
 from redrive.broker.worker_session import RETRYABLE_STORE_ERRORS, Outcome, Returned, WorkerSession
 from redrive.clock import Instant
 from redrive.contract.admin_calls import Registration
-from redrive.errors import RedriveError
+from redrive.errors import Forbidden, RedriveError
 from redrive.model.duration import MILLISECOND, SECOND
 from redrive.model.ids import ItemId
 from redrive.model.item import HistoryEvent, Lease
@@ -35,6 +36,13 @@ TURN_TIMEOUT = 10 * SECOND
 """Time after which the turn of a worker that is gone ends. One that is alive renews it."""
 ASIDE_TIME = 2 * SECOND
 """Time that one waits in its queue that has to be alone, unless a worker that holds nothing asks for it."""
+MAX_ASIDE_TIME = 30 * SECOND
+"""The same, at most, for those that a worker with long jobs leaves to others."""
+DRAIN_TIME = 2 * SECOND
+"""Time that a worker with the turn waits for its other jobs to end; doubled after each time in which they did not."""
+MAX_DRAIN_TIME = 3600 * SECOND
+REST_FACTOR = 3
+"""Times DRAIN_TIME that it then works as if there were no suspects."""
 LAST_SHARED_SUSPICION = 3
 """The suspicion up to which items run with others, in a worker with enough slots."""
 AMBIGUOUS = "its worker was lost while it ran beside other suspects"
@@ -127,6 +135,8 @@ class Turn:
             if isinstance(registered, Registration):
                 self._version, pause = registered.version, TURN_TIMEOUT // 3
                 self._until = Instant(registered.at + TURN_TIMEOUT)
+        except Forbidden:  # by an older server: without the turn, several workers may drain together
+            self.is_held, pause = True, TURN_TIMEOUT // 3
         except RedriveError as error:
             _log.warning("suspects_turn_not_taken", queue=self._queue, error=str(error))
         self._ask_at = Instant(self._core.clock.now() + pause)
@@ -145,6 +155,10 @@ class Suspects:
         """Those to lease again when the worker holds nothing, and their queues."""
         self._since = Instant(0)
         """Time at which the first of those that wait came."""
+        self._drain_time = DRAIN_TIME
+        self._drains_since = self._rest_from = Instant(0)
+        self._rest = 0
+        """Time after `_rest_from` in which suspects are left to other workers."""
 
     @property
     def keep_others_out(self) -> bool:
@@ -164,6 +178,8 @@ class Suspects:
         if not self.waiting and not self._aside:
             self._since = now
         self.end(job)
+        if self._rests(now) and held > 1:
+            return self._leave()
         if would_die_of_loss(settings, job.lease) and held > 1:
             self._aside[job.lease.id] = job.lease.queue
             return Returned(delay=ASIDE_TIME)
@@ -180,10 +196,21 @@ class Suspects:
     def choose(self, others: int, now: Instant) -> list[Job]:
         """Return those that start now. others: number of other jobs that run, or may start at any moment."""
         queues = [job.lease.queue for job in self.waiting] or list(self._aside.values())
-        if self._turn.is_held:
-            self._turn.renew() if queues or self.running else self._turn.release()
-        elif queues and others and not self._since <= now < self._since + GATHER_TIME:
-            self._turn.take(queues[0])
+        if not others:
+            self._drain_time, self._rest = DRAIN_TIME, 0
+        if not self._turn.is_held:
+            gathers = self._since <= now < self._since + GATHER_TIME
+            if queues and others and not gathers and not self._rests(now):
+                self._turn.take(queues[0])
+                self._drains_since = now
+        elif not queues and not self.running:
+            self._turn.release()
+        elif others and not self._drains_since <= now < self._drains_since + self._drain_time:
+            self._turn.release()
+            self._rest_from, self._rest = now, REST_FACTOR * self._drain_time
+            self._drain_time = min(2 * self._drain_time, MAX_DRAIN_TIME)
+        else:
+            self._turn.renew()
         started: list[Job] = []
         while self.waiting and not others:
             if len(self.running) >= min(map(self._most_together, (*self.running, self.waiting[0]))):
@@ -191,6 +218,10 @@ class Suspects:
             started.append(self.waiting.pop(0))
             self.running.append(started[-1])
         return started
+
+    def leave_to_others(self, now: Instant) -> list[tuple[Job, Outcome]]:
+        """Remove those that wait, if the worker has given up the turn, and return them with their outcomes."""
+        return [(job, self._leave()) for job in self.take_back()] if self._rests(now) else []
 
     def next_alone(self) -> ItemId | None:
         """Remove and return the id of one that is to be leased now: the worker holds nothing."""
@@ -209,6 +240,12 @@ class Suspects:
         self._turn.release()
         self._aside.clear()
         return self.take_back()
+
+    def _rests(self, now: Instant) -> bool:
+        return self._rest_from <= now < self._rest_from + self._rest
+
+    def _leave(self) -> Returned:
+        return Returned(delay=min(self._drain_time, MAX_ASIDE_TIME))
 
     def _most_together(self, job: Job) -> int:
         return most_together(job.suspicion, self._slots)
