@@ -70,7 +70,7 @@ def commit_rest(
 
     An error is the result of these calls alone: `OutcomeUnknown` if it is an unexpected one. If nothing of several
     calls was executed because one of them fails (`StoreFailed`), each is executed alone. With `is_first`, nothing is
-    committed before, and an error that changed nothing is raised.
+    committed before, and an error that changed nothing, or an unexpected one of the whole batch, is raised.
     """
     try:
         rest = execute(positions)
@@ -83,6 +83,8 @@ def commit_rest(
             return done
         rest = Commit([problem] * len(positions), {}, done.now)
     except Exception as unexpected:
+        if is_first and len(positions) == len(done.results):
+            raise
         rest = Commit([OutcomeUnknown(store, repr(unexpected))] * len(positions), {}, done.now)
     for position, result in zip(positions, rest.results, strict=True):
         done.results[position] = result

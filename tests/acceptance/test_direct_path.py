@@ -311,7 +311,7 @@ async def test_unexpected_error_before_it_is_handed_in_is_left_to_the_applicatio
         await server.take_lease()
         assert (await server.answer(request)).startswith(b"HTTP/1.1 200")
     assert taken == {False: 12}
-    assert vars(server.app.bodies) == {"_all": 0, "_by_name": {}}
+    assert vars(server.app.bodies) == {"_all": 0, "_by_name": {}, "_longest_line": 0}
 
 
 async def test_unexpected_error_after_it_was_handed_in_is_answered_and_ends_no_other_request(

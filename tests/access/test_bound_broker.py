@@ -211,8 +211,8 @@ def test_core_of_a_bound_broker_leads_to_no_store(still_world: World) -> None:
         assert not isinstance(getattr(open_to_flows, "__self__", None), FlowCore)
 
 
-FOR_PROGRAMS = {"add_backoff", "store.durability", "stores.others"}
-"""What flows take that no caller of a server runs: functions of a program, and the maintenance."""
+FOR_PROGRAMS = {"add_backoff", "place", "store.durability", "stores.others", "stores.place_of"}
+"""What flows take that no caller of a server runs: functions of a program, its mailboxes, and the maintenance."""
 
 
 def taken_from_core(path: Path) -> Iterator[str]:

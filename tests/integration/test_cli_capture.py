@@ -101,7 +101,8 @@ def test_life_of_a_captured_task_on_every_store(url: str) -> None:
     assert cli.json("capture", "restore", "no-1")[0]["status"] == "exhausted"
     assert cli.json("capture", "retry", "--exhausted", "--yes", "2")["changed"] == 2
     assert cli.json("capture", "status")["status_breakdown"]["pending"] == 3
-    assert [entry["verb"] for entry in cli.json("audit")] == ["retry", "start retry", "restore", "archive", "retry"]
+    audit = ["retry", "start retry", "restore", "archive", "retry", "reveal"]
+    assert [entry["verb"] for entry in cli.json("audit")] == audit
 
 
 def test_errors_of_capture_have_the_same_exit_codes_on_every_store(url: str) -> None:

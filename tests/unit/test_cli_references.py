@@ -23,7 +23,8 @@ VALUE = "…"
 _COMMAND = re.compile(r"(?<![\w./@-])(?<!dead )redrive((?: +(?:[^\s`;|&()\"]+|\"[^\"]*\"|'[^']*'))+)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 _OF_OTHERS = frozenset({
-    "--json", "--upgrade", "--check", "--cov", "--cluster", "--queues", "--version", "--password", "--statements",
+    "--json", "--upgrade", "--check", "--cov", "--cluster", "--http", "--queues", "--version", "--password",
+    "--statements",
 })  # fmt: skip
 """Options of other programs: curl, pip, and the tools of this repository."""
 

@@ -233,7 +233,7 @@ def test_bury_sends_each_item_where_the_dead_of_its_queue_go(broker: Broker) -> 
 def test_operation_is_taken_back(broker: Broker) -> None:
     kill(broker, 4)
     operation = broker.start_operation("redrive")
-    with pytest.raises(InvalidInput, match="cancel_operation"):
+    with pytest.raises(InvalidInput, match="cancel it first"):
         broker.undo_operation(operation.id)
     broker.run_operation(operation.id)
     finish(broker, limit=1)

@@ -146,7 +146,7 @@ class Suspects:
     """The suspects that a worker has found: those that wait, and those that run. For one thread."""
 
     def __init__(self, slots: int, turn: Turn, session: WorkerSession) -> None:
-        self._slots = slots
+        self._slots = max(1, slots)  # a runner of commands has none until those before it end, and no suspects
         self._session = session
         self._turn = turn
         self.waiting: list[Job] = []

@@ -334,7 +334,7 @@ def _pipeline(connection: TimeoutConnection) -> Iterator[None]:
                 yield
             except BaseException as error:
                 first = error
-    except psycopg.Error:
+    except Exception:  # of the driver too, where the first one interrupted it
         if first is None:
             raise
     if first is not None:
