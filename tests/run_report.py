@@ -17,7 +17,7 @@ import pytest
 from tests.sizes import THOROUGH
 
 BUDGETS = {
-    "acceptance": 360,
+    "acceptance": 420,
     "access": 12,
     "conformance": 345,
     "integration": 190,
