@@ -201,7 +201,8 @@ def _attempt(case: Case, series: Series, work: Callable[[], Measurement], say: C
     else:
         if measurement.figures:
             series.rounds.append(measurement)
-        figures = "  ".join(f"{name} {value:,.1f}" for name, value in measurement.figures.items()) or "prepared"
+        shown = (f"{name} {value:,.{1 if value >= 10 else 3}f}" for name, value in measurement.figures.items())
+        figures = "  ".join(shown) or "prepared"
         say(f"  {case.key:32} {figures}  ({time.perf_counter() - started:.1f} s)")
 
 

@@ -18,6 +18,8 @@ UNITS = {
     "p99_ms": "ms, p99",
     "longest_ms": "ms, longest",
     "completed_share": "of what was offered",
+    "recovered": "of before a kill, median of the kills",
+    "worst": "of before a kill, after the worst one",
     "put_ms": "ms, raw put",
     "told_ms": "ms, raw notice heard",
     "lease_ms": "ms, raw lease",
